@@ -1,0 +1,1 @@
+"""Which probe to buy next: pure ask / tell, without Ray, torch or a device."""
