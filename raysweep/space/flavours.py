@@ -1,0 +1,54 @@
+"""From a flavour as the space names it to a flavour with its device and prices."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from cost.domain import Flavour, Origin, Price
+from cost.errors import CostError
+from raysweep.errors import SpaceError
+from raysweep.space.model import FlavourChoice
+
+if TYPE_CHECKING:
+    from cost.catalogue import Catalogue
+
+
+def resolve(choice: FlavourChoice, catalogue: Catalogue) -> Flavour:
+    """Return the catalogue's flavour of that name, with what the space says of it in place of what the catalogue says.
+
+    A name that the catalogue lacks is one's own card, which must then give its ``memory_bytes``.
+
+    Raises:
+        SpaceError: the flavour or the ``gpu_id`` is unknown, or one's own card gives no memory.
+    """
+    known = next((flavour for flavour in catalogue.flavours if flavour.name == choice.name), None)
+    if known is None and choice.memory_bytes is None:
+        raise SpaceError(_unknown(choice, catalogue))
+    flavour = known or Flavour(name=choice.name, provider=choice.name.split("/", maxsplit=1)[0])
+    if choice.gpu_id is not None:
+        try:
+            flavour = dataclasses.replace(flavour, gpu_id=choice.gpu_id, device=catalogue.device(choice.gpu_id))
+        except CostError as error:
+            raise SpaceError(f"{_prefix(choice)}{error}") from None
+    if choice.memory_bytes is not None:
+        flavour = dataclasses.replace(flavour, memory_bytes=choice.memory_bytes)
+    if choice.outside_allocator_bytes is not None:
+        flavour = dataclasses.replace(flavour, outside_allocator_bytes=choice.outside_allocator_bytes)
+    if choice.price_usd_per_hour is not None:
+        own = Price(usd_per_hour=choice.price_usd_per_hour, basis="as given", source="search space", origin=Origin.USER)
+        flavour = dataclasses.replace(flavour, prices=(own,))
+    return flavour
+
+
+def _unknown(choice: FlavourChoice, catalogue: Catalogue) -> str:
+    try:
+        catalogue.flavour(choice.name)
+    except CostError as error:
+        own = f" For one's own card write {{name: {choice.name}, memory_bytes: …}}."
+        return f"{_prefix(choice)}{error}{own}"
+    raise AssertionError("a flavour that the catalogue lists is known")
+
+
+def _prefix(choice: FlavourChoice) -> str:
+    return f"{choice.where}: " if choice.where else ""

@@ -1,0 +1,45 @@
+"""Flavours of the catalogue and one's own cards."""
+
+from __future__ import annotations
+
+import pytest
+
+from cost.catalogue import Catalogue
+from raysweep.errors import SpaceError
+from raysweep.space import parse_space, resolve
+
+
+def _resolve(written: str) -> object:
+    (choice,) = parse_space(f"model: m\nflavours: [{written}]", "s").flavours
+    return resolve(choice, Catalogue.load())
+
+
+def test_a_name_is_looked_up_in_the_catalogue() -> None:
+    (choice,) = parse_space("model: m\nflavours: [hf/h200]", "s").flavours
+    flavour = resolve(choice, Catalogue.load())
+    assert flavour.gpu_id == "h200"
+    assert flavour.usd_per_hour is not None
+
+
+def test_ones_own_card_needs_only_a_name_and_its_memory() -> None:
+    (choice,) = parse_space("model: m\nflavours: [{name: lab/mine, memory_bytes: 42430000000}]", "s").flavours
+    flavour = resolve(choice, Catalogue.load())
+    assert (flavour.total_memory_bytes, flavour.usd_per_hour, flavour.device) == (42430000000, None, None)
+
+
+def test_what_the_space_says_of_a_flavour_wins_over_the_catalogue() -> None:
+    text = "model: m\nflavours: [{name: hf/h200, price_usd_per_hour: 1.5, outside_allocator_bytes: 800000000}]"
+    (choice,) = parse_space(text, "s").flavours
+    flavour = resolve(choice, Catalogue.load())
+    assert (flavour.usd_per_hour, flavour.outside_allocator_bytes) == (1.5, 800000000)
+    assert flavour.total_memory_bytes > 140e9
+
+
+def test_a_misspelt_flavour_names_the_place_and_the_nearest() -> None:
+    with pytest.raises(SpaceError, match=r"s:2: flavours\[0\].*hf/h200"):
+        _resolve("hf/h20")
+
+
+def test_a_misspelt_gpu_names_the_place_and_the_nearest() -> None:
+    with pytest.raises(SpaceError, match=r"s:2: flavours\[0\].*a100-pcie-40gb"):
+        _resolve("{name: a, gpu_id: a100-pcie-40g, memory_bytes: 42430000000}")

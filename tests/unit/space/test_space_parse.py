@@ -1,0 +1,123 @@
+"""What a search space may say, and what it means."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raysweep.records import Mode
+from raysweep.setting import AdapterDtype, Checkpointing, Loss, StepSetting
+from raysweep.space import load_space, parse_space
+
+FULL = """
+model: qwen2.5-7b
+step:
+  weights: bf16
+  adapter: {rank: {search: [16, 64]}, alpha: 32, dropout: 0.0, targets: all-linear, dtype: fp32, resident_copies: 1}
+  micro_batch: 1
+  accumulation: 8
+  checkpointing: {search: [gpu, cpu]}
+  loss: chunked
+  loss_chunk_tokens: 4096
+  attention: sdpa
+  optimizer: adamw
+  autocast: false
+  max_grad_norm: null
+lengths: [8192, 4096, 16384, 4096]
+flavours: [hf/h200, {name: lab/a100, gpu_id: a100-pcie-40gb, memory_bytes: 42430000000,
+  outside_allocator_bytes: 550000000, price_usd_per_hour: 0.8}]
+margin: 8%
+data: {items: tokens.jsonl, epochs: 3}
+budget: {usd: 5, hours: 1}
+mode: train
+allocator: {expandable_segments: true}
+seed: 3
+trust_remote_code: false
+"""
+
+
+def test_a_full_space_reads_back_as_written() -> None:
+    space = parse_space(FULL, "space.yaml", folder=Path("/spaces"))
+    assert space.model == "qwen2.5-7b"
+    assert space.lengths == (4096, 8192, 16384)
+    assert space.margin_share == 0.08
+    assert space.mode is Mode.TRAIN
+    assert space.seed == 3
+    assert space.budget.usd == 5 and space.budget.hours == 1
+    assert space.allocator.expandable_segments
+    assert space.source_text == FULL
+    assert [s.items for s in space.stages()] == [Path("/spaces/tokens.jsonl")]
+    own = space.flavours[1]
+    assert (own.gpu_id, own.memory_bytes, own.outside_allocator_bytes) == ("a100-pcie-40gb", 42430000000, 550000000)
+
+
+def test_steps_are_the_product_in_the_files_order() -> None:
+    space = parse_space(FULL, "space.yaml")
+    assert space.searched == ("adapter.rank", "checkpointing")
+    assert [(s.adapter.rank, s.checkpointing) for s in space.steps] == [
+        (16, Checkpointing.GPU),
+        (16, Checkpointing.CPU),
+        (64, Checkpointing.GPU),
+        (64, Checkpointing.CPU),
+    ]
+    assert all(s.loss is Loss.CHUNKED and s.adapter.dtype is AdapterDtype.FP32 for s in space.steps)
+
+
+def test_a_plain_list_is_a_value_and_a_searched_list_is_a_choice_of_values() -> None:
+    plain = parse_space("model: m\nstep: {adapter: {targets: [q_proj, v_proj]}}", "s")
+    assert plain.steps[0].adapter.targets == ("q_proj", "v_proj")
+    assert plain.searched == ()
+    searched = parse_space("model: m\nstep: {adapter: {targets: {search: [all-linear, [q_proj, v_proj]]}}}", "s")
+    assert [s.adapter.targets for s in searched.steps] == [("all-linear",), ("q_proj", "v_proj")]
+
+
+def test_what_is_left_out_takes_its_default() -> None:
+    space = parse_space("model: m", "s")
+    assert space.steps == (StepSetting(),)
+    assert (space.lengths, space.flavours, space.data) == ((), (), None)
+    assert (space.margin_share, space.budget.usd, space.trust_remote_code) == (0.08, None, False)
+
+
+@pytest.mark.parametrize(("written", "share"), [("8%", 0.08), ("0%", 0), ("12.5 %", 0.125), ("0.1", 0.1)])
+def test_a_margin_is_a_percentage_or_a_share(written: str, share: float) -> None:
+    assert parse_space(f"model: m\nmargin: {written}", "s").margin_share == pytest.approx(share)
+
+
+@given(first=st.integers(1, 5000), steps=st.integers(0, 50), by=st.integers(1, 999))
+def test_a_range_of_lengths_holds_both_ends_and_equal_strides(first: int, steps: int, by: int) -> None:
+    last = first + steps * by
+    lengths = parse_space(f"model: m\nlengths: {{from: {first}, to: {last}, by: {by}}}", "s").lengths
+    assert lengths[0] == first and lengths[-1] == last
+    assert all(b - a == by for a, b in itertools.pairwise(lengths))
+
+
+def test_stages_carry_epochs_or_a_share_of_the_loss() -> None:
+    text = (
+        "model: m\ndata: {stages: [{name: a, items: a.jsonl, loss_share: 40%}, {name: b, items: b.jsonl, epochs: 3}]}"
+    )
+    stages = tuple(parse_space(text, "s").stages())
+    assert [(s.name, s.epochs, s.loss_share) for s in stages] == [("a", None, 0.4), ("b", 3, None)]
+
+
+def test_mode_generate_takes_prompt_and_new_tokens() -> None:
+    space = parse_space("model: m\nmode: generate\nprompt_tokens: 1024\nnew_tokens: 256", "s")
+    assert (space.mode, space.prompt_tokens, space.new_tokens) == (Mode.GENERATE, 1024, 256)
+
+
+def test_paths_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
+    (tmp_path / "shape").mkdir()
+    (tmp_path / "shape" / "config.json").write_text("{}")
+    file = tmp_path / "s.yaml"
+    file.write_text("model: ./shape\ndata: {items: t.jsonl, epochs: 1}")
+    space = load_space(file)
+    assert space.model == str(tmp_path / "shape")
+    assert next(space.stages()).items == tmp_path / "t.jsonl"
+
+
+def test_words_that_yaml_1_1_would_turn_into_numbers_and_booleans_stay_words() -> None:
+    assert parse_space("model: no", "s").model == "no"
+    assert parse_space("model: 1:30", "s").model == "1:30"
