@@ -1,0 +1,98 @@
+"""Activation checkpointing: a layer's input is kept, on the device or in host memory, and the layer runs again in the backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
+
+from raysweep.errors import SpaceError
+from raysweep.setting import Checkpointing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transformers import PreTrainedModel
+
+
+class HostStore(Protocol):
+    """Where layer inputs wait for the backward pass."""
+
+    def store(self, tensor: torch.Tensor) -> Any:
+        """Copy a tensor to the host and return a handle; the host memory lives as long as the handle."""
+
+    def load(self, handle: Any) -> torch.Tensor:
+        """Return the tensor on its own device again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    device: torch.device
+    tensor: torch.Tensor
+
+
+class PinnedHostStore:
+    """Pinned host memory for tensors of a CUDA device, plain copies for those of the CPU.
+
+    The same copies as ``torch.autograd.graph.save_on_cpu``, which transformers' ``offload=True`` uses: on the compute stream.
+    """
+
+    def store(self, tensor: torch.Tensor) -> _Held:
+        """Copy the tensor to the host."""
+        pinned = tensor.is_cuda
+        held = torch.empty(tensor.size(), dtype=tensor.dtype, layout=tensor.layout, device="cpu", pin_memory=pinned)
+        held.copy_(tensor, non_blocking=pinned)
+        return _Held(tensor.device, held)
+
+    def load(self, handle: _Held) -> torch.Tensor:
+        """Copy it back to where it came from."""
+        return handle.tensor.to(handle.device, non_blocking=handle.tensor.is_pinned())
+
+
+def enable(model: PreTrainedModel, kind: Checkpointing, store: HostStore | None = None) -> None:
+    """Turn checkpointing on for every layer of the model, as ``kind`` says.
+
+    Args:
+        model: the base model, not peft's wrapper.
+        kind: ``none`` leaves the model as it is.
+        store: where ``cpu`` keeps the layers' inputs; by default a ``PinnedHostStore``.
+
+    Raises:
+        SpaceError: the model has no checkpointing.
+    """
+    if kind is Checkpointing.NONE:
+        return
+    if not model.supports_gradient_checkpointing:
+        raise SpaceError(
+            f"step.checkpointing: {type(model).__name__} has no checkpointing, so {kind.value!r} cannot be used; expected 'none'."
+        )
+    # Either method also makes the embedding's output require a gradient, without which the first layer would get none; asking
+    # for that once more would leave a hook that nothing removes. transformers 5.24 renamed the method and deprecates the old name;
+    # 5.17 has the old one alone.
+    turn_on = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    turn_on({"use_reentrant": False})
+    if kind is Checkpointing.CPU:
+        model._set_gradient_checkpointing(
+            enable=True, gradient_checkpointing_func=_offloaded(store or PinnedHostStore())
+        )
+
+
+def disable(model: PreTrainedModel) -> None:
+    """Turn checkpointing off, and leave no hook behind: a model that is kept for another step must be as it was."""
+    if model.is_gradient_checkpointing:
+        turn_off = getattr(model, "activation_checkpointing_disable", None) or model.gradient_checkpointing_disable
+        turn_off()
+        model.disable_input_require_grads()
+
+
+def _offloaded(store: HostStore) -> Callable[..., Any]:
+    def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        # A non-reentrant checkpoint saves its inputs through the hooks that surround it, and puts hooks of its own around
+        # the function: what the layer itself saves never comes here.
+        with saved_tensors_hooks(store.store, store.load):
+            return checkpoint(function, *args, use_reentrant=False, **kwargs)
+
+    return run

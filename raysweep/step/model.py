@@ -1,0 +1,68 @@
+"""The adapted model that a step trains, with random weights, straight on its device."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+import torch
+
+from raysweep.errors import SpaceError
+from raysweep.setting import Attention, StepSetting, Weights
+from raysweep.step.adapter import attach
+from raysweep.step.config import load_config
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PretrainedConfig, PreTrainedModel
+
+__all__ = ["build", "load_config"]
+
+_DTYPES = {Weights.FP32: torch.float32, Weights.BF16: torch.bfloat16}
+
+_ATTENTION_NAMES = {Attention.SDPA: "sdpa", Attention.EAGER: "eager", Attention.FLASH: "flash_attention_2"}
+"""transformers' names."""
+
+
+def build(config: PretrainedConfig, setting: StepSetting, *, device: str | torch.device, seed: int = 0) -> PeftModel:
+    """Return the model with its adapter, frozen but for the adapter.
+
+    Args:
+        config: of a causal language model; it is not changed.
+        setting: the step whose weights, adapter and attention are built.
+        device: where the weights are made; ``meta`` gives shapes only.
+        seed: of the random weights, and of what is drawn after them (dropout).
+
+    Raises:
+        SpaceError: the setting names what this model or this step does not have.
+    """
+    device = torch.device(device)
+    torch.manual_seed(seed)
+    config = copy.deepcopy(config)
+    config.use_cache = False
+    base = _base(config, setting, device)
+    if device.type == "meta":
+        with device:
+            return attach(base, setting.adapter)
+    # peft makes each adapter on the host and moves it, as it does for whoever loads a model and then adapts it.
+    return attach(base, setting.adapter)
+
+
+def _base(config: PretrainedConfig, setting: StepSetting, device: torch.device) -> PreTrainedModel:
+    from transformers import AutoModelForCausalLM
+
+    if setting.weights not in _DTYPES:
+        raise SpaceError(f"step.weights: {setting.weights.value!r} is not supported; expected 'fp32' or 'bf16'.")
+    # Shapes do not depend on the kernel, and flash-attn need not be installed where nothing runs.
+    attention = Attention.SDPA if device.type == "meta" and setting.attention is Attention.FLASH else setting.attention
+    try:
+        with device:
+            return AutoModelForCausalLM.from_config(
+                config, dtype=_DTYPES[setting.weights], attn_implementation=_ATTENTION_NAMES[attention]
+            )
+    except (ValueError, ImportError) as error:
+        if "attention" not in str(error).lower():
+            raise
+        raise SpaceError(
+            f"step.attention: {setting.attention.value!r} cannot be used with {config.model_type!r}: {error}"
+        ) from error
