@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raysweep.errors import SpaceError
@@ -111,6 +111,7 @@ def test_bytes_that_are_not_text_are_refused(tmp_path: Path) -> None:
         load_space(file)
 
 
+@settings(deadline=None)
 @given(text=st.text(alphabet=st.sampled_from("model: step{}[],\n-'\"&*!|>%@#0123456789.\t"), max_size=60))
 def test_no_text_makes_anything_but_a_space_or_a_space_error(text: str) -> None:
     try:

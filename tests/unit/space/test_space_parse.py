@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raysweep.records import Mode
@@ -87,6 +87,7 @@ def test_a_margin_is_a_percentage_or_a_share(written: str, share: float) -> None
     assert parse_space(f"model: m\nmargin: {written}", "s").margin_share == pytest.approx(share)
 
 
+@settings(deadline=None)
 @given(first=st.integers(1, 5000), steps=st.integers(0, 50), by=st.integers(1, 999))
 def test_a_range_of_lengths_holds_both_ends_and_equal_strides(first: int, steps: int, by: int) -> None:
     last = first + steps * by
