@@ -1,0 +1,37 @@
+# Both targets work from a bare clone: each makes .venv and installs what it needs, once.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+STAMP := .venv/.installed
+# The simulated demo writes its artifact here; each run starts anew.
+DEMO_OUT := artifacts/demo
+
+.PHONY: demo test check format docs golden clean
+
+demo: $(STAMP)
+	@$(BIN)/python -m search_spaces.demo --out $(DEMO_OUT)
+
+test: check
+	@$(BIN)/pytest
+
+check: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(STAMP)
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+docs: $(STAMP)
+	@$(BIN)/python -m docs.reference
+
+clean:
+	rm -rf .venv build dist $(DEMO_OUT)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install python3.11, or run make PYTHON=/path/to/python" >&2; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "Installing into .venv (once; some minutes) …"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(STAMP)
