@@ -1,8 +1,8 @@
 """The artifact: a folder, local or on any fsspec URI, that keeps what a sweep found.
 
 ``probes.parquet`` has one row a probe, ``programs.parquet`` what each step allocates, ``items.parquet`` the token
-counts of the run's data, beside ``decision.json``, ``report.html`` and ``space.yaml`` as given. Nothing in it is a pickle.
-Every file is written whole under another name and then moved into place: a crash loses at most the probe in flight.
+counts of the run's data, beside ``decision.json``, ``report.html`` and ``space.yaml`` as given. Nothing in it is a
+pickle. Every file is written whole and then moved into place: a crash loses at most the probe in flight.
 """
 
 from __future__ import annotations
