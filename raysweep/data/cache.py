@@ -45,7 +45,7 @@ def load(key: str) -> tuple[Counts, Counts] | None:
 
 
 def save(key: str, tokens: Counts, loss_tokens: Counts) -> None:
-    """Keep counts under a key; in a folder that cannot be written nothing is kept, and next time they are counted anew."""
+    """Keep counts under a key; in a folder that cannot be written nothing is kept, and next time is as the first."""
     path = _path(key)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

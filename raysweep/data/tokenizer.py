@@ -166,7 +166,7 @@ class HubTokenizer:
         if not self._tokenizer.is_fast:
             if needs_offsets:
                 raise DataError(
-                    f"the tokenizer of {self._model!r} cannot tell where loss-bearing tokens stand, since it is not one "
+                    f"the tokenizer of {self._model!r} cannot tell where loss-bearing tokens stand, not being one "
                     "of the tokenizers library; count with loss on all, or give loss_tokens"
                 )
             return [(n, n) for n in (len(self._tokenizer.encode(t, add_special_tokens=special)) for t in texts)]
