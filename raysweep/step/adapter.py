@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import nn
@@ -24,6 +24,17 @@ class ResidentCopies(nn.Module):
         for copy in range(count):
             for index, parameter in enumerate(parameters):
                 self.register_buffer(f"copy{copy}_{index}", parameter.detach().clone(), persistent=False)
+
+
+def base_of(model: PeftModel) -> PreTrainedModel:
+    """Return the causal language model inside peft's wrapper."""
+    return cast("PreTrainedModel", model.get_base_model())
+
+
+def head_of(base: PreTrainedModel) -> nn.Linear:
+    """Return the output head; an adapter may stand around it."""
+    head = base.get_output_embeddings()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+    return cast("nn.Linear", head)
 
 
 def linear_names(model: PreTrainedModel) -> tuple[str, ...]:
@@ -70,7 +81,7 @@ def attach(model: PreTrainedModel, setting: AdapterSetting) -> PeftModel:
     model.requires_grad_(False)
     lora = LoraConfig(
         r=setting.rank,
-        lora_alpha=setting.alpha,
+        lora_alpha=cast("int", setting.alpha),  # peft declares an integer and divides by the rank
         lora_dropout=setting.dropout,
         target_modules=ALL_LINEAR if ALL_LINEAR in setting.targets else list(setting.targets),
         task_type="CAUSAL_LM",

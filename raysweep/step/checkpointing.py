@@ -1,4 +1,4 @@
-"""Activation checkpointing: a layer's input is kept, on the device or in host memory, and the layer runs again in the backward."""
+"""Activation checkpointing: layers' inputs are kept, on device or host, and the backward runs the layers again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Held:
 class PinnedHostStore:
     """Pinned host memory for tensors of a CUDA device, plain copies for those of the CPU.
 
-    The same copies as ``torch.autograd.graph.save_on_cpu``, which transformers' ``offload=True`` uses: on the compute stream.
+    The same copies, on the compute stream, as those of ``torch.autograd.graph.save_on_cpu``, which transformers uses.
     """
 
     def store(self, tensor: torch.Tensor) -> _Held:
@@ -67,11 +67,12 @@ def enable(model: PreTrainedModel, kind: Checkpointing, store: HostStore | None 
         return
     if not model.supports_gradient_checkpointing:
         raise SpaceError(
-            f"step.checkpointing: {type(model).__name__} has no checkpointing, so {kind.value!r} cannot be used; expected 'none'."
+            f"step.checkpointing: {kind.value!r} cannot be used, since {type(model).__name__} has no checkpointing; "
+            "expected 'none'."
         )
-    # Either method also makes the embedding's output require a gradient, without which the first layer would get none; asking
-    # for that once more would leave a hook that nothing removes. transformers 5.24 renamed the method and deprecates the old name;
-    # 5.17 has the old one alone.
+    # transformers 5.24 renamed the method and deprecates the old name; 5.17 has the old one alone. Either also makes
+    # the embedding's output require a gradient, without which the first layer would get none; asking for that once
+    # more would leave a hook that nothing removes.
     turn_on = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     turn_on({"use_reentrant": False})
     if kind is Checkpointing.CPU:
@@ -85,13 +86,13 @@ def disable(model: PreTrainedModel) -> None:
     if model.is_gradient_checkpointing:
         turn_off = getattr(model, "activation_checkpointing_disable", None) or model.gradient_checkpointing_disable
         turn_off()
-        model.disable_input_require_grads()
+        model.disable_input_require_grads()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
 
 
 def _offloaded(store: HostStore) -> Callable[..., Any]:
     def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        # A non-reentrant checkpoint saves its inputs through the hooks that surround it, and puts hooks of its own around
-        # the function: what the layer itself saves never comes here.
+        # A non-reentrant checkpoint saves its inputs through the hooks that surround it, and puts hooks of its own
+        # around the function: what the layer itself saves never comes here.
         with saved_tensors_hooks(store.store, store.load):
             return checkpoint(function, *args, use_reentrant=False, **kwargs)
 

@@ -54,7 +54,8 @@ def _read(source: Path | str, model: str, *, trust_remote_code: bool) -> Pretrai
     try:
         if isinstance(source, Path):
             _check_json(source if source.is_file() else source / "config.json", model)
-        return AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+        config: PretrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+        return config
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise _explained(error, model, local=isinstance(source, Path)) from error
 
@@ -87,7 +88,7 @@ def _explained(error: Exception, model: str, *, local: bool) -> RaysweepError:
         )
     if not offline and any(isinstance(c, (hub.RepositoryNotFoundError, hub.EntryNotFoundError)) for c in causes):
         return SpaceError(
-            f"model: the Hugging Face Hub has no config at {model!r}.{nearest(model.split('/')[-1], shape_names())} "
+            f"model: the Hugging Face Hub has no config at {model!r}.{nearest(Path(model).name, shape_names())} "
             "A private model needs `hf auth login`."
         )
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,15 +1,17 @@
-"""Cross entropy of the next token: over all logits at once, or chunk by chunk. ``-100`` marks a label that does not count."""
+"""Cross entropy of the next token: over all logits at once, in chunks, or fused. A label of -100 does not count."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from raysweep.errors import SpaceError
+from raysweep.step.adapter import base_of, head_of
 from raysweep.step.observer import Observer, Phase
+from raysweep.step.packages import require
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -25,8 +27,15 @@ LOGIT_TRANSFORMS = {
     "logits_scaling": 1.0,
     "lm_head_multiplier": 1.0,
 }
-"""Config fields by which a model changes its logits after the output head (Gemma, xLSTM, Cohere, Granite, Falcon H1), and the
-value at which it does not."""
+"""Config fields by which a model changes its logits after the output head (Gemma, xLSTM, Cohere, Granite, Falcon H1),
+with the value at which it does not."""
+
+
+class FusedKernel(Protocol):
+    """The output head and the mean cross entropy in one."""
+
+    def __call__(self, weight: torch.Tensor, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the loss of ``hidden``, of shape (tokens, width), under a head of shape (vocabulary, width)."""
 
 
 def full_loss(
@@ -46,9 +55,9 @@ def full_loss(
         labels: of the same shape; shifted by the model.
         attention_mask: of the same shape, or None where no item is padded.
         observer: told where the output head begins.
-        upcast_logits: copy the returned logits to fp32, as accelerate's ``convert_outputs_to_fp32`` does under mixed precision.
+        upcast_logits: copy the returned logits to fp32, as accelerate's ``convert_outputs_to_fp32`` does.
     """
-    head = model.get_base_model().get_output_embeddings()
+    head = head_of(base_of(model))
     hook = head.register_forward_pre_hook(lambda *_: observer.phase(Phase.LOSS))
     try:
         output = model(input_ids=input_ids, labels=labels, attention_mask=attention_mask)
@@ -71,11 +80,11 @@ def chunked_loss(
 ) -> torch.Tensor:
     """Return the same mean loss, with the logits of ``chunk_tokens`` tokens in memory at a time.
 
-    Each chunk runs under a checkpoint, so that the backward pass makes its logits again. The arguments are ``full_loss``'s.
+    Each chunk runs under a checkpoint, so that the backward pass makes its logits again. Arguments as ``full_loss``'s.
     """
-    base = model.get_base_model()
+    base = base_of(model)
     hidden, targets = shifted(base, input_ids, labels, attention_mask)
-    head = base.get_output_embeddings()
+    head = head_of(base)
     counted = (targets != IGNORED_LABEL).sum()
     observer.phase(Phase.LOSS)
     starts = range(0, hidden.shape[0], chunk_tokens)
@@ -90,6 +99,35 @@ def chunked_loss(
         part = slice(start, start + chunk_tokens)
         total = total + checkpoint(piece, hidden[part], targets[part], index, use_reentrant=False)
     return total / counted
+
+
+def fused_loss(
+    model: PeftModel,
+    input_ids: torch.Tensor,
+    labels: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    observer: Observer,
+    *,
+    kernel: FusedKernel,
+) -> torch.Tensor:
+    """Return the same mean loss from a kernel that joins the output head and the cross entropy. Arguments as above."""
+    base = base_of(model)
+    hidden, targets = shifted(base, input_ids, labels, attention_mask)
+    observer.phase(Phase.LOSS)
+    return kernel(head_of(base).weight, hidden, targets)
+
+
+def liger_kernel() -> FusedKernel:
+    """Return Liger's fused linear cross entropy, as its own patches of transformers' models call it.
+
+    Raises:
+        MissingKernelError: Liger or Triton is not installed.
+    """
+    for package in ("triton", "liger_kernel"):
+        require(package, "step.loss: 'liger'")
+    liger = require("liger_kernel.transformers.fused_linear_cross_entropy", "step.loss: 'liger'")
+    kernel: FusedKernel = liger.LigerFusedLinearCrossEntropyLoss(ignore_index=IGNORED_LABEL, reduction="mean")
+    return kernel
 
 
 def shifted(
@@ -113,5 +151,6 @@ def check_plain_head(config: PretrainedConfig, loss: str) -> None:
         value = getattr(text, name, neutral)
         if value is not None and value != neutral:
             raise SpaceError(
-                f"step.loss: {loss!r} leaves out what this model does to its logits ({name}: {value}); expected 'full' for it."
+                f"step.loss: {loss!r} leaves out what this model does to its logits ({name}: {value}); "
+                "expected 'full' for it."
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -11,6 +11,8 @@ from raysweep.errors import SpaceError
 from raysweep.setting import Attention, StepSetting, Weights
 from raysweep.step.adapter import attach
 from raysweep.step.config import load_config
+from raysweep.step.packages import has_linear_attention, require
+from raysweep.step.quantised import build_quantised
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -35,6 +37,7 @@ def build(config: PretrainedConfig, setting: StepSetting, *, device: str | torch
 
     Raises:
         SpaceError: the setting names what this model or this step does not have.
+        MissingKernelError: a package that the setting needs is not installed.
     """
     device = torch.device(device)
     torch.manual_seed(seed)
@@ -51,14 +54,16 @@ def build(config: PretrainedConfig, setting: StepSetting, *, device: str | torch
 def _base(config: PretrainedConfig, setting: StepSetting, device: torch.device) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM
 
-    if setting.weights not in _DTYPES:
-        raise SpaceError(f"step.weights: {setting.weights.value!r} is not supported; expected 'fp32' or 'bf16'.")
-    # Shapes do not depend on the kernel, and flash-attn need not be installed where nothing runs.
-    attention = Attention.SDPA if device.type == "meta" and setting.attention is Attention.FLASH else setting.attention
+    attention = _attention(setting, device)
+    if device.type == "cuda" and has_linear_attention(config):
+        # Without it transformers would fall back on plain torch: another program, with other memory and time.
+        require("fla", "this model's linear attention")
     try:
+        if setting.weights not in _DTYPES:
+            return build_quantised(config, setting.weights, attention=attention, device=device)
         with device:
-            return AutoModelForCausalLM.from_config(
-                config, dtype=_DTYPES[setting.weights], attn_implementation=_ATTENTION_NAMES[attention]
+            model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+                config, dtype=_DTYPES[setting.weights], attn_implementation=attention
             )
     except (ValueError, ImportError) as error:
         if "attention" not in str(error).lower():
@@ -66,3 +71,17 @@ def _base(config: PretrainedConfig, setting: StepSetting, device: torch.device) 
         raise SpaceError(
             f"step.attention: {setting.attention.value!r} cannot be used with {config.model_type!r}: {error}"
         ) from error
+    return cast("PreTrainedModel", model)
+
+
+def _attention(setting: StepSetting, device: torch.device) -> str:
+    if setting.attention is Attention.FLASH:
+        if setting.weights is Weights.FP32 and not setting.autocast:
+            raise SpaceError("step.attention: 'flash' has no fp32 kernel; expected weights: bf16, or autocast: true.")
+        if device.type == "meta":
+            # Shapes do not depend on the kernel, and flash-attn need not be installed where nothing runs.
+            return _ATTENTION_NAMES[Attention.SDPA]
+        if device.type != "cuda":
+            raise SpaceError(f"step.attention: 'flash' runs on CUDA alone, not on {device.type!r}; expected 'sdpa'.")
+        require("flash_attn", "step.attention: 'flash'")
+    return _ATTENTION_NAMES[setting.attention]

@@ -25,7 +25,7 @@ class Observer(Protocol):
         """Note that a phase begins."""
 
     def loss_chunk(self, index: int, count: int) -> None:
-        """Note that chunk ``index`` of ``count`` begins: in the forward pass, and again as the backward pass recomputes it."""
+        """Note that chunk ``index`` of ``count`` begins, in the forward and again as the backward recomputes it."""
 
 
 class Silent:

@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from raysweep.setting import Loss, StepSetting
+from raysweep.errors import SpaceError
+from raysweep.setting import Loss, Optimizer, StepSetting
 from raysweep.step import checkpointing
-from raysweep.step.loss import check_plain_head, chunked_loss, full_loss
+from raysweep.step.adapter import base_of, head_of
+from raysweep.step.loss import FusedKernel, check_plain_head, chunked_loss, full_loss, fused_loss, liger_kernel
 from raysweep.step.observer import SILENT, Observer, Phase
 from raysweep.step.optimizer import make_optimizer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from peft import PeftModel
+
+    OptimizerFactory = Callable[[Optimizer, list[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
 class TrainingStep:
@@ -27,27 +33,41 @@ class TrainingStep:
         *,
         observer: Observer = SILENT,
         host_store: checkpointing.HostStore | None = None,
+        fused_kernel: FusedKernel | None = None,
+        make_optimizer: OptimizerFactory = make_optimizer,
     ) -> None:
         """Set the model up for training.
 
         Args:
-            model: as ``raysweep.step.model.build`` returns it, for a setting with the same weights, adapter and attention.
+            model: as ``raysweep.step.model.build`` returns it for these weights, this adapter and this attention.
             setting: the step.
             observer: told of phases and loss chunks.
             host_store: where ``checkpointing: cpu`` keeps the layers' inputs; pinned host memory by default.
+            fused_kernel: what ``loss: liger`` calls; Liger's by default.
+            make_optimizer: makes the optimizer; the real ones by default.
 
         Raises:
             SpaceError: the setting and the model do not go together.
+            MissingKernelError: a package that the setting needs is not installed.
         """
+        base = base_of(model)
         if setting.loss is not Loss.FULL:
-            check_plain_head(model.get_base_model().config, setting.loss.value)
+            check_plain_head(base.config, setting.loss.value)
+        if setting.loss is Loss.LIGER:
+            if type(head_of(base)) is not torch.nn.Linear:
+                raise SpaceError(
+                    "step.loss: 'liger' fuses the output head, which this adapter changes; "
+                    "expected 'full' or 'chunked', or other step.adapter.targets."
+                )
+            fused_kernel = fused_kernel or liger_kernel()
         self.model = model
         self.setting = setting
         self.observer = observer
         self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        checkpointing.enable(model.get_base_model(), setting.checkpointing, host_store)
-        model.train()
+        self._fused_kernel = fused_kernel
         self.optimizer = make_optimizer(setting.optimizer, self.trained)
+        checkpointing.enable(base, setting.checkpointing, host_store)
+        model.train()
 
     def micro_step(
         self, input_ids: torch.Tensor, labels: torch.Tensor, attention_mask: torch.Tensor | None = None
@@ -68,7 +88,7 @@ class TrainingStep:
             loss = self._loss(input_ids, labels, attention_mask)
         self.observer.phase(Phase.BACKWARD)
         share = loss / self.setting.accumulation if self.setting.accumulation > 1 else loss
-        share.backward()
+        torch.autograd.backward(share)
         return loss.detach()
 
     def optimizer_step(self) -> None:
@@ -83,7 +103,7 @@ class TrainingStep:
         """Drop gradients and optimizer states, and take the checkpointing off the model."""
         self.optimizer.zero_grad(set_to_none=True)
         self.optimizer.state.clear()
-        checkpointing.disable(self.model.get_base_model())
+        checkpointing.disable(base_of(self.model))
 
     def _autocast(self, device_type: str) -> AbstractContextManager[object]:
         return torch.autocast(device_type, torch.bfloat16) if self.setting.autocast else nullcontext()
@@ -92,5 +112,8 @@ class TrainingStep:
         if self.setting.loss is Loss.FULL:
             upcast = self.setting.autocast
             return full_loss(self.model, input_ids, labels, attention_mask, self.observer, upcast_logits=upcast)
+        if self._fused_kernel is not None:
+            kernel = self._fused_kernel
+            return fused_loss(self.model, input_ids, labels, attention_mask, self.observer, kernel=kernel)
         chunk_tokens = self.setting.loss_chunk_tokens
         return chunked_loss(self.model, input_ids, labels, attention_mask, self.observer, chunk_tokens=chunk_tokens)
