@@ -66,7 +66,7 @@ def parse_space(text: str, name: str, *, folder: Path | None = None, path: Path 
         searched=searched,
         lengths=read_lengths(entries["lengths"]) if "lengths" in entries else (),
         flavours=_flavours(entries["flavours"]) if "flavours" in entries else (),
-        margin_share=_margin(entries["margin"]) if "margin" in entries else DEFAULT_MARGIN_SHARE,
+        margin_share=read_margin(entries["margin"]) if "margin" in entries else DEFAULT_MARGIN_SHARE,
         data=_data(entries["data"], folder) if "data" in entries and not entries["data"].is_null else None,
         budget=_budget(entries["budget"]) if "budget" in entries and not entries["budget"].is_null else Budget(),
         mode=mode,
@@ -139,12 +139,14 @@ def _flavour(at: Cursor) -> FlavourChoice:
 
 def _flavour_name(at: Cursor) -> str:
     name = at.text("a flavour's name such as hf/h200, or a mapping with name and memory_bytes")
-    if any(c.isspace() or c == "," for c in name):
-        at.refuse("a flavour's name without blanks or commas")
+    # A comma separates flavours on the command line; some providers' own names do hold blanks.
+    if "," in name or not name.isprintable():
+        at.refuse("a flavour's name without commas or control characters")
     return name
 
 
-def _margin(at: Cursor) -> float:
+def read_margin(at: Cursor) -> float:
+    """Return the margin as a share from 0 to under 1."""
     return at.share("a share of the device's memory from 0% to under 100%, such as 8%", zero=True)
 
 

@@ -1,0 +1,83 @@
+"""Options that several commands share, and what they are read into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from cost.catalogue import Catalogue
+    from cost.domain import Flavour
+    from raysweep.space import SearchSpace
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def prices_option(command: F) -> F:
+    """Add ``--prices FILE``: the user's own price list, which wins over every other."""
+    return click.option(
+        "--prices",
+        "prices_csv",
+        type=click.Path(path_type=Path, dir_okay=False),
+        envvar="RAYSWEEP_PRICES",
+        help="Your own price list (CSV); it wins over the built-in one.",
+    )(command)
+
+
+def lengths_option(command: F) -> F:
+    """Add ``--lengths 4096,8192`` or ``--lengths 1024:65536:1024``."""
+    return click.option(
+        "--lengths", "lengths_text", metavar="L,L,…|FROM:TO:BY", help="Lengths in tokens instead of the space's."
+    )(command)
+
+
+def margin_option(command: F) -> F:
+    """Add ``--margin 8%``."""
+    return click.option(
+        "--margin", "margin_text", metavar="SHARE", help="Memory kept free instead of the space's, as 8%."
+    )(command)
+
+
+def read_catalogue(prices_csv: Path | None) -> Catalogue:
+    """Return the catalogue, under the user's own list if there is one."""
+    from cost.catalogue import Catalogue
+
+    return Catalogue.load(prices_csv)
+
+
+def read_flavours(space: SearchSpace, catalogue: Catalogue) -> tuple[Flavour, ...]:
+    """Return the space's flavours with their devices and prices."""
+    from raysweep.space import resolve
+
+    return tuple(resolve(choice, catalogue) for choice in space.flavours)
+
+
+def read_lengths(text: str) -> tuple[int, ...]:
+    """Return the lengths that ``--lengths`` names, ascending, each once.
+
+    Raises:
+        SpaceError: they are not lengths.
+    """
+    from raysweep.space.cursor import Cursor
+    from raysweep.space.document import read_document
+    from raysweep.space.parse import read_lengths as read
+
+    parts = text.split(":")
+    written = f"{{from: {parts[0]}, to: {parts[1]}, by: {parts[2]}}}" if len(parts) == 3 else f"[{text}]"
+    return read(Cursor(read_document(written, "--lengths"), "--lengths"))
+
+
+def read_margin(text: str) -> float:
+    """Return the share that ``--margin`` names.
+
+    Raises:
+        SpaceError: it is none.
+    """
+    from raysweep.space.cursor import Cursor
+    from raysweep.space.document import read_document
+    from raysweep.space.parse import read_margin as read
+
+    return read(Cursor(read_document(text, "--margin"), "--margin"))
