@@ -76,8 +76,6 @@ def _base(config: PretrainedConfig, setting: StepSetting, device: torch.device) 
 
 def _attention(setting: StepSetting, device: torch.device) -> str:
     if setting.attention is Attention.FLASH:
-        if setting.weights is Weights.FP32 and not setting.autocast:
-            raise SpaceError("step.attention: 'flash' has no fp32 kernel; expected weights: bf16, or autocast: true.")
         if device.type == "meta":
             # Shapes do not depend on the kernel, and flash-attn need not be installed where nothing runs.
             return _ATTENTION_NAMES[Attention.SDPA]

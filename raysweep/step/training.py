@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from raysweep.errors import SpaceError
-from raysweep.setting import Loss, Optimizer, StepSetting
+from raysweep.setting import Attention, Loss, Optimizer, StepSetting, Weights
 from raysweep.step import checkpointing
 from raysweep.step.adapter import base_of, head_of
 from raysweep.step.loss import FusedKernel, check_plain_head, chunked_loss, full_loss, fused_loss, liger_kernel
@@ -51,6 +51,8 @@ class TrainingStep:
             MissingKernelError: a package that the setting needs is not installed.
         """
         base = base_of(model)
+        if setting.attention is Attention.FLASH and setting.weights is Weights.FP32 and not setting.autocast:
+            raise SpaceError("step.attention: 'flash' has no fp32 kernel; expected weights: bf16, or autocast: true.")
         if setting.loss is not Loss.FULL:
             check_plain_head(base.config, setting.loss.value)
         if setting.loss is Loss.LIGER:
