@@ -4,8 +4,8 @@
     pip download --no-deps dashscope
     python -m search_spaces.stdlib_tokens dashscope-*.whl
 
-The vocabulary is Qwen's own, from the dashscope package (Apache-2.0), whose wheel is read and never installed. Beside the
-counts a note is written that says what they were made from.
+The vocabulary is Qwen's own, from the dashscope package (Apache-2.0), whose wheel is read and never installed. Beside
+the counts a note is written that says what they were made from.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def _provenance(wheel: Path, tokens: list[int]) -> str:
     over = "\n".join(f"| {limit:,} | {sum(n > limit for n in tokens)} |" for limit in (4096, 8192, 16384, 32768))
     return f"""# stdlib-tokens.jsonl
 
-Tokens of each module of Python's standard library, one `{{"tokens": n}}` a module, in the order of their paths. Folders of tests
-and modules without text are left out. Each count holds one end-of-sequence token.
+Tokens of each module of Python's standard library, one `{{"tokens": n}}` a module, in the order of their paths.
+Folders of tests and modules without text are left out. Each count holds one end-of-sequence token.
 
 | | |
 |---|---|

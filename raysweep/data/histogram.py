@@ -94,8 +94,9 @@ def _lengths(histogram: Histogram, name: str) -> Counts:
 
 def _rising(histogram: Histogram, share: float, count: int) -> Counts:
     """Return ``count`` lengths, ascending: 0 keeps them at the low end of each stretch, 1 puts them at the high end."""
-    rank = np.arange(1, count + 1) / count
-    knots = np.array([0.0, 0.5, 0.95, 1.0])
+    rank = np.arange(1, count + 1)
+    # The item that is the percentile: the first that at least such a share of all items does not exceed.
+    knots = np.array([0, -(-count // 2), -(-count * 19 // 20), count])
     values = np.array([1.0, histogram.p50, histogram.p95, float(histogram.max)])
     stretch = np.clip(np.searchsorted(knots, rank, side="left") - 1, 0, 2)
     within = (rank - knots[stretch]) / np.diff(knots)[stretch]
