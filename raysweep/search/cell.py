@@ -67,6 +67,19 @@ def cell_of(record: ProbeRecord) -> Cell:
     )
 
 
+def cell_of_request(request: ProbeRequest) -> Cell:
+    """Return the cell that a request asks for."""
+    return Cell(
+        flavour=request.flavour,
+        step=request.step,
+        mode=request.mode,
+        length_tokens=request.length_tokens,
+        item_tokens=request.item_tokens,
+        prompt_tokens=request.prompt_tokens,
+        new_tokens=request.new_tokens,
+    )
+
+
 def training_cells(
     flavours: Iterable[str],
     steps: Iterable[StepSetting],

@@ -65,6 +65,10 @@ class Ledger:
         if hold is not None:
             self._closed_usd += _usd(hold, now)
 
+    def waive(self, session_id: str) -> None:
+        """Count nothing for a session's machine: it is simulated."""
+        self._holds[session_id].usd_per_hour = 0.0
+
     def spent_usd(self, now: float) -> float:
         """Return what has been spent by now, held machines included."""
         return self._closed_usd + sum(_usd(hold, now) for hold in self._holds.values())
@@ -104,6 +108,17 @@ class Ledger:
         hold.busy_until = None
         if probe_seconds is not None:
             self._longest_seconds[hold.flavour] = max(probe_seconds, self._longest_seconds.get(hold.flavour, 0.0))
+
+    def refusal(self, flavour: str, now: float) -> str:
+        """Return the sentence with which a probe is refused."""
+        limits = []
+        if self._budget.usd is not None:
+            limits.append(f"{self.spent_usd(now):.2f} of {self._budget.usd:.2f} USD spent")
+        if self._budget.hours is not None:
+            hours = (now - self._started_at) / SECONDS_PER_HOUR
+            limits.append(f"{hours:.2f} of {self._budget.hours:.2f} hours used")
+        expected = self.expected_seconds(flavour)
+        return f"{', '.join(limits)}; one more probe on {flavour}, taken to need {expected:.0f} s, could pass it"
 
     def _seconds_left(self, session_id: str, now: float) -> float:
         seconds = math.inf

@@ -1,0 +1,55 @@
+"""Host memory that runs out under Ray Tune: that session alone dies, not the sweep.
+
+Ray's memory monitor ends a worker with ``ray.exceptions.OutOfMemoryError``, which is no ``RayActorError``. Tune's actor
+manager knows only the latter and raises ``RuntimeError("Caught unexpected exception")`` out of ``Tuner.fit``, so that
+one session too large for its host takes the whole sweep with it (seen in Ray 2.60.0). Offloading checkpoints to the
+host makes that likely. ``wrap_actor_manager`` hands such an error on as the death of the actor, which it is.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+HOST_OOM = "host_oom"
+"""The reason of a probe during which the host's memory ran out."""
+
+MESSAGE_PREFIX = "host out of memory: "
+"""Begins the message of the actor error, so that the driver can tell it from other deaths."""
+
+
+def wrap_actor_manager() -> bool:
+    """Make Tune treat a worker that the memory monitor ended as an actor that died.
+
+    Returns:
+        Whether this version of Ray needed it: False where its actor manager no longer raises on unknown errors, or
+        where ``OutOfMemoryError`` is an actor error by itself. Calling it again changes nothing.
+    """
+    import ray.exceptions
+    from ray.air.execution._internal.actor_manager import RayActorManager
+
+    original = RayActorManager._actor_task_failed
+    if getattr(original, "handles_host_oom", False):
+        return True
+    if issubclass(ray.exceptions.OutOfMemoryError, ray.exceptions.RayActorError):
+        return False
+    if "Caught unexpected exception" not in inspect.getsource(original):
+        return False
+
+    def actor_task_failed(self: Any, tracked_actor_task: Any, exception: Exception) -> None:
+        if isinstance(exception, ray.exceptions.OutOfMemoryError):
+            exception = ray.exceptions.RayActorError(error_msg=f"{MESSAGE_PREFIX}{exception}")
+        original(self, tracked_actor_task, exception)
+
+    actor_task_failed.handles_host_oom = True  # type: ignore[attr-defined]
+    setattr(RayActorManager, original.__name__, actor_task_failed)
+    return True
+
+
+def death_reason(error: BaseException | None) -> tuple[str, str]:
+    """Return ``(reason, detail)`` of a session's death: ``host_oom`` or ``lost``, and the first line of the error."""
+    text = str(error) if error is not None else "its process ended"
+    first_line = next((line.strip() for line in text.splitlines() if line.strip()), "its process ended")
+    if text.startswith(MESSAGE_PREFIX):
+        return HOST_OOM, first_line
+    return "lost", first_line
