@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from raysweep.records import Mode
 from raysweep.setting import AllocatorSetting, StepSetting
+from raysweep.space.run import RunSetting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,6 +72,7 @@ class SearchSpace:
     flavours: tuple[FlavourChoice, ...]
     margin_share: float = DEFAULT_MARGIN_SHARE
     data: DataPlan | None = None
+    run: RunSetting = field(default_factory=RunSetting)
     budget: Budget = Budget()
     mode: Mode = Mode.TRAIN
     prompt_tokens: int | None = None

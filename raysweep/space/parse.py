@@ -17,6 +17,7 @@ from raysweep.space.model import (
     SearchSpace,
     Stage,
 )
+from raysweep.space.run import RunSetting, read_run
 from raysweep.space.steps import read_steps
 
 _KEYS = (
@@ -26,6 +27,7 @@ _KEYS = (
     "flavours",
     "margin",
     "data",
+    "run",
     "budget",
     "mode",
     "prompt_tokens",
@@ -68,6 +70,7 @@ def parse_space(text: str, name: str, *, folder: Path | None = None, path: Path 
         flavours=_flavours(entries["flavours"]) if "flavours" in entries else (),
         margin_share=read_margin(entries["margin"]) if "margin" in entries else DEFAULT_MARGIN_SHARE,
         data=_data(entries["data"], folder) if "data" in entries and not entries["data"].is_null else None,
+        run=read_run(entries["run"]) if "run" in entries and not entries["run"].is_null else RunSetting(),
         budget=_budget(entries["budget"]) if "budget" in entries and not entries["budget"].is_null else Budget(),
         mode=mode,
         prompt_tokens=prompt_tokens,

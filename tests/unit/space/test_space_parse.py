@@ -122,3 +122,29 @@ def test_paths_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
 def test_words_that_yaml_1_1_would_turn_into_numbers_and_booleans_stay_words() -> None:
     assert parse_space("model: no", "s").model == "no"
     assert parse_space("model: 1:30", "s").model == "1:30"
+
+
+def test_the_run_says_how_data_become_steps_and_what_else_takes_time() -> None:
+    text = """
+model: m
+run:
+  over_length: split
+  pad_to_multiple: 64
+  packing: best-fit
+  start_up: {image_seconds: 60, model_bytes: 15000000000, download_bytes_per_second: 200000000, load_seconds: 30}
+  evaluation: {seconds: 120, every_optimizer_steps: 100}
+  checkpoint: {seconds: 5}
+  billing: {step: minute, minimum_seconds: 60}
+  spot: {interruptions_per_hour: 0.1, checkpoint_every_seconds: 900}
+  slurm_time_margin: 30%
+"""
+    run = parse_space(text, "s").run
+    assert (run.over_length, run.pad_to_multiple_tokens, run.packing) == ("split", 64, "best-fit")
+    assert run.start_up.seconds == 60 + 75 + 30
+    assert [(p.name, p.every_optimizer_steps, p.at_stage_end) for p in run.pauses] == [
+        ("evaluation", 100, False),
+        ("checkpoint", None, True),
+    ]
+    assert run.billing.minimum_seconds == 60
+    assert run.spot is not None and run.spot.interruptions_per_hour == 0.1
+    assert run.slurm_time_margin_share == 0.3
