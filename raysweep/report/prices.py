@@ -36,8 +36,9 @@ def flavours_page(flavours: Sequence[Flavour], today: date) -> Page:
                 None if price is None else price.origin.value,
             )
         )
-    columns = ["flavour", "GPU", ">GPUs", ">memory of one, GB", ">USD per hour, machine", "as of", "list"]
-    blocks: list[Block] = [table(columns, rows)]
+    columns = ["flavour", "GPU", ">GPUs", ">GB each", ">USD/h", "as of", "list"]
+    caption = "USD/h: of the whole machine, with all its GPUs. GB: 10^9 bytes."
+    blocks: list[Block] = [table(columns, rows, caption)]
     if any((price := f.price()) and _is_old(price, today) for f in flavours):
         blocks.append(Sentence(f"! older than {OLD_DAYS} days: check it before you pay by it."))
     return Page(f"Prices, {len(flavours)} flavours", tuple(blocks))

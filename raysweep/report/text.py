@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 WIDTH_COLUMNS = 120
 """Where the output is no terminal and COLUMNS says nothing."""
 MIN_WIDTH_COLUMNS = 40
-MAX_NAME_COLUMNS = 36
 _STYLES = {Tone.PLAIN: "", Tone.GOOD: "green", Tone.WARN: "yellow", Tone.BAD: "red", Tone.NOTE: "dim"}
 
 
@@ -69,16 +68,9 @@ def _facts(block: Facts) -> RichTable:
 def _table(block: Table) -> RichTable:
     shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, caption=block.caption or None)
     shown.caption_justify = "left"
-    for i, column in enumerate(block.columns):
+    for column in block.columns:
         # Folding keeps every character: a number cut short by an ellipsis would be another number.
-        # The first column names the row; a name in one piece can be copied.
-        name_width = max((len(row[0].text) for row in block.rows), default=0) if i == 0 else 0
-        shown.add_column(
-            column.name,
-            justify="right" if column.right else "left",
-            overflow="fold",
-            min_width=min(name_width, MAX_NAME_COLUMNS) or None,
-        )
+        shown.add_column(column.name, justify="right" if column.right else "left", overflow="fold")
     for row in block.rows:
         shown.add_row(*(_cell(value) for value in row))
     return shown

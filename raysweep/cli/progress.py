@@ -1,0 +1,72 @@
+"""What a sweep tells while it runs: a live bar on a terminal, one line a probe elsewhere; on stderr, so that stdout is data."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from raysweep.report.sweep import probe_line
+from raysweep.setting import StepSetting
+
+if TYPE_CHECKING:
+    from raysweep.sweep.events import Event
+
+
+class SweepProgress:
+    """Shows events. Use it as a context; ``tell`` is the sweep's ``on_event``."""
+
+    def __init__(self, labels: Mapping[StepSetting, str], *, quiet: bool) -> None:
+        """Take the steps' names; ``quiet`` shows nothing but warnings."""
+        self._labels = labels
+        self._quiet = quiet
+        self._console = Console(file=sys.stderr, highlight=False, markup=False, soft_wrap=True)
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+            disable=quiet or not self._console.is_terminal,
+        )
+        self._task = self._bar.add_task("starting Ray", total=None)
+
+    def __enter__(self) -> Self:
+        """Begin to show."""
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the terminal as it was."""
+        self._bar.stop()
+
+    def tell(self, event: Event) -> None:
+        """Show one event."""
+        from raysweep.sweep import events
+
+        match event:
+            case events.SweepStarted():
+                self._bar.update(self._task, description="probes", total=event.probes_at_most, completed=0)
+                if event.probes_before:
+                    self._line(f"{event.probes_before} probes are in the artifact already and are not bought again.")
+            case events.ProbeEnded():
+                done, left = event.probes_done, event.probes_left_at_most
+                self._bar.update(self._task, completed=done, total=done + left)
+                self._line(f"[{done}/{done + left}] {probe_line(event.record, self._labels)}")
+            case events.FlavourSkipped():
+                self._console.print(f"{event.flavour} is not probed further: {event.reason}")
+            case events.SessionLost():
+                self._console.print(f"{event.flavour}: its session ended ({event.reason}: {event.detail})")
+            case _:
+                pass
+
+    def _line(self, text: str) -> None:
+        if not self._quiet:
+            self._console.print(text)

@@ -1,0 +1,169 @@
+"""Whether each cell fits: from a probe where one ran, else from the step's program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cost.domain import Flavour
+from cost.verdict import Fit, judge
+from raysweep.decision.outside import Outside
+from raysweep.memory.program import Program
+from raysweep.memory.replay import Conditions, Replayer
+from raysweep.records import Mode, ProbeRecord, ProbeState, Source
+from raysweep.setting import AllocatorSetting, StepSetting
+
+_PREFERENCE = (Source.MEASURED, Source.SIMULATED, Source.FORECAST)
+OOM = "oom"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellMemory:
+    """The verdict on one step at one length on one flavour, and where it comes from."""
+
+    fit: Fit
+    source: Source
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    """None where a run died before its peak was known."""
+    memory_bytes: int
+    outside: Outside
+    retries: int
+    evidence: str
+    """A few words for people: which device, capped or not, at what it died."""
+
+
+def cell_records(
+    records: Iterable[ProbeRecord], flavour: str, step: StepSetting, length_tokens: int
+) -> list[ProbeRecord]:
+    """Return the probes of exactly this cell whose memory is known: best evidence first, the latest of equals."""
+    mine = [
+        record
+        for record in records
+        if record.mode is Mode.TRAIN
+        and not record.item_tokens
+        and record.flavour == flavour
+        and record.step == step
+        and record.length_tokens == length_tokens
+        and _tells_memory(record)
+    ]
+    latest_first = sorted(mine, key=lambda record: record.started_at, reverse=True)
+    return sorted(latest_first, key=lambda record: _PREFERENCE.index(record.source))
+
+
+def from_record(record: ProbeRecord, flavour: Flavour, outside: Outside, *, margin_share: float) -> CellMemory:
+    """Return the verdict that a probe of the cell gives.
+
+    A device that is the flavour's own says itself how much memory it has; one that was capped stands for the
+    flavour's catalogue bytes.
+    """
+    capped = record.memory_cap_bytes is not None
+    memory_bytes = flavour.total_memory_bytes if capped else record.device_memory_bytes
+    seen = record.measurement
+    runs = record.state is ProbeState.COMPLETED
+    reserved = seen.peak_reserved_bytes if seen else 0
+    retries = seen.allocation_retries if seen else 0
+    fit = judge(
+        memory_bytes=memory_bytes,
+        margin_share=margin_share,
+        outside_bytes=outside.size_bytes,
+        peak_reserved_bytes=reserved,
+        runs=runs,
+        retries=retries,
+    )
+    return CellMemory(
+        fit=fit,
+        source=record.source,
+        peak_allocated_bytes=seen.peak_allocated_bytes if seen and runs else None,
+        peak_reserved_bytes=reserved if runs else None,
+        memory_bytes=memory_bytes,
+        outside=outside,
+        retries=retries,
+        evidence=_evidence(record),
+    )
+
+
+class Forecaster:
+    """Verdicts from the programs of an artifact: each replay is made once, whatever margin or flavour asks for it."""
+
+    def __init__(self, programs: dict[StepSetting, Program], allocator: AllocatorSetting) -> None:
+        """Take the programs; nothing is replayed yet."""
+        self._replayers = {step: Replayer(program) for step, program in programs.items()}
+        self._allocator = allocator
+        self._free: dict[tuple[StepSetting, int], tuple[int, int]] = {}
+        self._capped: dict[tuple[StepSetting, int, int], tuple[bool, int, int]] = {}
+
+    def covers(self, step: StepSetting, length_tokens: int) -> bool:
+        """Whether there is a program for the step that reaches this length."""
+        return step in self._replayers and self._replayers[step].program.covers(length_tokens)
+
+    def allowance_bytes(self, step: StepSetting) -> int:
+        """Return what to allow for outside the allocator while nothing was measured."""
+        from raysweep.memory.forecast import allowance_bytes
+
+        replayer = self._replayers.get(step)
+        return allowance_bytes(replayer.program.outside_kind if replayer else "plain")
+
+    def judge(
+        self, step: StepSetting, length_tokens: int, flavour: Flavour, outside: Outside, *, margin_share: float
+    ) -> CellMemory:
+        """Return the forecast verdict on a cell that ``covers`` covers."""
+        allocated, reserved = self._peaks(step, length_tokens)
+        memory_bytes = flavour.total_memory_bytes
+        capacity = memory_bytes - outside.size_bytes
+        runs, retries = True, 0
+        if reserved > capacity:
+            # The allocator frees its cache and tries again before it gives up: only a play at that capacity can tell.
+            runs, retries, reserved_capped = self._at(step, length_tokens, max(capacity, 0))
+            reserved = reserved_capped if runs else reserved
+        fit = judge(
+            memory_bytes=memory_bytes,
+            margin_share=margin_share,
+            outside_bytes=outside.size_bytes,
+            peak_reserved_bytes=reserved,
+            runs=runs,
+            retries=retries,
+        )
+        return CellMemory(
+            fit=fit,
+            source=Source.FORECAST,
+            peak_allocated_bytes=allocated,
+            peak_reserved_bytes=reserved,
+            memory_bytes=memory_bytes,
+            outside=outside,
+            retries=retries,
+            evidence="forecast from the step's program",
+        )
+
+    def _peaks(self, step: StepSetting, length_tokens: int) -> tuple[int, int]:
+        key = (step, length_tokens)
+        if key not in self._free:
+            replay = self._replayers[step].steady(
+                length_tokens, accumulation=step.accumulation, conditions=Conditions(allocator=self._allocator)
+            )
+            self._free[key] = (replay.peak_allocated_bytes, replay.peak_reserved_bytes)
+        return self._free[key]
+
+    def _at(self, step: StepSetting, length_tokens: int, capacity_bytes: int) -> tuple[bool, int, int]:
+        key = (step, length_tokens, capacity_bytes)
+        if key not in self._capped:
+            conditions = Conditions(allocator=self._allocator, capacity_bytes=capacity_bytes)
+            replay = self._replayers[step].steady(length_tokens, accumulation=step.accumulation, conditions=conditions)
+            self._capped[key] = (replay.runs, replay.retries, replay.peak_reserved_bytes)
+        return self._capped[key]
+
+
+def _tells_memory(record: ProbeRecord) -> bool:
+    return record.state is ProbeState.COMPLETED or (record.state is ProbeState.PRUNED and record.reason == OOM)
+
+
+def _evidence(record: ProbeRecord) -> str:
+    verb = "simulated as" if record.source is Source.SIMULATED else f"{record.source.value} on"
+    cap = "" if record.memory_cap_bytes is None else f", capped at {record.memory_cap_bytes / 1e9:.1f} GB"
+    where = f"{verb} {record.device_name}{cap if record.source is Source.MEASURED else ''}"
+    if record.state is ProbeState.COMPLETED:
+        return where
+    phase = f" in {record.prune.phase}" if record.prune else ""
+    asked = record.prune.requested_bytes if record.prune else None
+    size = "" if asked is None else f", asking for {asked / 1e9:.2f} GB"
+    return f"out of memory{phase}{size}; {where}"

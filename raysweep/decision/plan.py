@@ -1,0 +1,92 @@
+"""The run as ``cost`` counts it: from the items of each stage and the space's run setting to a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from cost.batches import Packing
+from cost.lengths import LengthCounts
+from cost.money import Terms
+from cost.plan import RunPlan, Stage
+from raysweep.data.items import Items
+from raysweep.errors import SpaceError
+from raysweep.setting import StepSetting
+from raysweep.space import SearchSpace
+
+MILLION_TOKENS = 1_000_000
+
+
+def length_counts(items: Items) -> LengthCounts:
+    """Return the histogram of the items' lengths, with their loss-bearing tokens where they are told apart."""
+    lengths, place, counts = np.unique(items.tokens, return_inverse=True, return_counts=True)
+    losses = None
+    if items.loss_tokens is not None:
+        losses = tuple(np.bincount(place, weights=items.loss_tokens, minlength=len(lengths)).tolist())
+    return LengthCounts(
+        lengths_tokens=tuple(lengths.tolist()), items=tuple(counts.tolist()), loss_tokens_by_length=losses
+    )
+
+
+def stages_of(items: Mapping[str, LengthCounts], space: SearchSpace) -> tuple[Stage, ...]:
+    """Return the run's stages: the space's epochs and shares with the items' counts; one epoch where it names none.
+
+    Raises:
+        SpaceError: the space names a stage whose items are not there.
+    """
+    planned = {stage.name: stage for stage in space.stages()}
+    if planned and not set(items) & set(planned):
+        # Other data than the space's own were given: each file is a stage of one epoch, or of the only stage's epochs.
+        epochs = next(iter(planned.values())).epochs if len(planned) == 1 else None
+        return tuple(Stage(name=name, items=counts, epochs=epochs or 1.0) for name, counts in items.items())
+    missing = [name for name in planned if name not in items]
+    if missing:
+        raise SpaceError(f"data: expected items for the stage {missing[0]!r}; none are kept. Give them with --data.")
+    return tuple(
+        Stage(name=name, items=counts, epochs=planned[name].epochs, loss_share=planned[name].loss_share)
+        if name in planned
+        else Stage(name=name, items=counts, epochs=1.0)
+        for name, counts in items.items()
+    )
+
+
+def run_plan(stages: tuple[Stage, ...], space: SearchSpace, step: StepSetting, limit_tokens: int | None) -> RunPlan:
+    """Return the whole run under one length limit."""
+    run = space.run
+    packing = None
+    if run.packing is not None and limit_tokens is not None:
+        packing = Packing(
+            sequence_tokens=limit_tokens, method=run.packing, attends_across_items=run.packing_attends_across_items
+        )
+    return RunPlan(
+        stages=stages,
+        micro_batch=step.micro_batch,
+        accumulation=step.accumulation,
+        limit_tokens=limit_tokens,
+        over_length=run.over_length,
+        pad_to_multiple_tokens=run.pad_to_multiple_tokens,
+        sorted_by_length=run.sorted_by_length,
+        packing=packing,
+        warm_up_seconds=run.warm_up_seconds,
+        pauses=run.pauses,
+        start_up=run.start_up,
+        process_per_stage=run.process_per_stage,
+    )
+
+
+def million_tokens(step: StepSetting, length_tokens: int) -> RunPlan:
+    """Return a plan of a million tokens in items of one length, for spaces that name no data."""
+    items = max(1, round(MILLION_TOKENS / length_tokens))
+    return RunPlan(
+        stages=(Stage(name="a million tokens", items=LengthCounts.of_counts({length_tokens: items}), epochs=1.0),),
+        micro_batch=step.micro_batch,
+        accumulation=step.accumulation,
+    )
+
+
+def terms_of(space: SearchSpace, price_usd_per_hour: float | None, gpu_count: int) -> Terms:
+    """Return on what terms a flavour is paid; a cluster's price of one GPU and hour replaces the flavour's."""
+    run = space.run
+    price = price_usd_per_hour if run.price_per_gpu_hour is None else run.price_per_gpu_hour * gpu_count
+    return Terms(price_per_hour=price, currency=run.currency, billing=run.billing, spot=run.spot, storage=run.storage)

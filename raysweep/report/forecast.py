@@ -1,0 +1,224 @@
+"""A forecast as JSON and as a page: components, verdicts, longest lengths, the data's own run, advice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from raysweep.report.labels import TONES, fit_cell, gb, sampled, step_labels
+from raysweep.report.page import Block, Cell, Heading, Page, Sentence, Tone, table
+
+if TYPE_CHECKING:
+    from raysweep.memory.forecast import DataFit, DataForecast, Forecast, ForecastRow, Longest
+    from raysweep.setting import StepSetting
+
+
+def forecast_json(forecast: Forecast) -> dict[str, Any]:
+    """Return the whole forecast as plain data; parts that were not asked for are absent."""
+    data: dict[str, Any] = {
+        "model": forecast.model,
+        "source": "forecast",
+        "rows": [_row_json(row) for row in forecast.rows],
+        "outside_allocator": {
+            flavour: {"bytes": size, "is_allowance": forecast.outside_is_allowance[flavour]}
+            for flavour, size in forecast.outside_bytes.items()
+        },
+    }
+    if forecast.longest:
+        data["longest"] = [_longest_json(longest) for longest in forecast.longest]
+    if forecast.data:
+        data["data"] = [_data_json(part) for part in forecast.data]
+    return data
+
+
+def forecast_page(forecast: Forecast) -> Page:
+    """Return the forecast for people, several hundred lengths boiled down to a few columns."""
+    labels = step_labels([row.step for row in forecast.rows] or [part.step for part in forecast.data])
+    blocks: list[Block] = [Sentence("Forecast: every number here is computed, none is measured.", Tone.NOTE)]
+    if forecast.rows:
+        blocks += _peaks(forecast, labels)
+        blocks += _verdicts(forecast, labels)
+    blocks += _outside(forecast)
+    blocks += _data(forecast, labels)
+    return Page(f"Memory of a training step of {forecast.model}", tuple(blocks))
+
+
+def _peaks(forecast: Forecast, labels: dict[StepSetting, str]) -> list[Block]:
+    lengths = sampled([row.length_tokens for row in forecast.rows])
+    names = tuple(forecast.rows[0].components_bytes)
+    rows = [
+        (
+            labels[row.step],
+            row.length_tokens,
+            *(gb(row.components_bytes[name]) for name in names),
+            Cell(gb(row.peak_allocated_bytes, digits=2) or "-"),
+            _reserved(row),
+            gb(row.host_bytes, digits=2),
+        )
+        for row in forecast.rows
+        if row.length_tokens in lengths
+    ]
+    columns = ["step", ">length", *(f">{name}" for name in names), ">allocated", ">reserved", ">host"]
+    caption = "GB (10^9 bytes) at the moment of the allocated peak: the components add up to it. host: pinned memory."
+    return [Heading("Peaks"), table(columns, rows, caption), *_moments(forecast, labels)]
+
+
+def _moments(forecast: Forecast, labels: dict[StepSetting, str]) -> list[Block]:
+    blocks: list[Block] = []
+    for step, label in labels.items():
+        last = max((row for row in forecast.rows if row.step == step), key=lambda row: row.length_tokens)
+        if last.moment is None:
+            continue
+        layer = "" if last.moment.layer is None else f", layer {last.moment.layer}"
+        biggest = max(last.components_bytes, key=lambda name: last.components_bytes[name])
+        blocks.append(
+            Sentence(
+                f"{label}, {last.length_tokens:,} tokens: the peak comes in {last.moment.phase}{layer} "
+                f"({last.moment.op}); {biggest} take the most, {gb(last.components_bytes[biggest])} GB.",
+                Tone.NOTE,
+            )
+        )
+    return blocks
+
+
+def _verdicts(forecast: Forecast, labels: dict[StepSetting, str]) -> list[Block]:
+    flavours = tuple(forecast.rows[0].fit)
+    if not flavours:
+        return []
+    lengths = sampled([row.length_tokens for row in forecast.rows], most=5)
+    by_cell = {(row.step, row.length_tokens): row for row in forecast.rows}
+    longest = {(item.step, item.flavour): item for item in forecast.longest}
+    rows = []
+    for flavour in flavours:
+        for step, label in labels.items():
+            fits = [fit_cell(by_cell[step, length].fit[flavour]) for length in lengths]
+            rows.append((flavour, label, *fits, *(_longest_cells(longest[step, flavour]) if longest else ())))
+    columns = ["flavour", "step", *(f"{length:,} tokens" for length in lengths)]
+    if longest:
+        columns += [">longest that fits", ">that runs", "limited by"]
+    caption = "free, short: beyond the margin and what lives outside the allocator. tight: runs, but inside the margin."
+    return [Heading("Does it fit?"), table(columns, rows, caption)]
+
+
+def _longest_cells(longest: Longest) -> tuple[Cell, Cell, str]:
+    fits, runs = longest.length_tokens, longest.tight_length_tokens
+    return (
+        Cell("none", Tone.BAD) if fits is None else Cell(f"{fits:,}", Tone.GOOD),
+        Cell("none", Tone.BAD) if runs is None else Cell(f"{runs:,}"),
+        longest.limited_by,
+    )
+
+
+def _outside(forecast: Forecast) -> list[Block]:
+    allowances: dict[int, list[str]] = {}
+    for flavour, size in forecast.outside_bytes.items():
+        if forecast.outside_is_allowance[flavour]:
+            allowances.setdefault(size, []).append(flavour)
+    return [
+        Sentence(
+            f"Outside the allocator {size / 1e9:.1f} GB are allowed for on {', '.join(flavours)}: "
+            "an allowance, until a probe has measured it.",
+            Tone.NOTE,
+        )
+        for size, flavours in allowances.items()
+    ]
+
+
+def _data(forecast: Forecast, labels: dict[StepSetting, str]) -> list[Block]:
+    if not forecast.data:
+        return []
+    rows = []
+    for part in forecast.data:
+        for flavour, fit in part.fit.items():
+            rows.append(
+                (
+                    part.name,
+                    labels[part.step],
+                    part.items,
+                    gb(part.peak_allocated_bytes, digits=2),
+                    gb(part.peak_reserved_bytes, digits=2),
+                    flavour,
+                    _data_fit_cell(fit),
+                    fit.retries,
+                    _death(fit),
+                )
+            )
+    columns = ["data", "step", ">items", ">allocated", ">reserved", "flavour", "fits?", ">retries", "dies at"]
+    caption = "The data's own lengths in their own order through one allocator; GB (10^9 bytes)."
+    blocks: list[Block] = [Heading("Your data"), table(columns, rows, caption)]
+    for part in forecast.data:
+        blocks += [Sentence(f"{part.name}, {labels[part.step]}: {advice}") for advice in _advice(part)]
+    return blocks
+
+
+def _data_fit_cell(fit: DataFit) -> Cell:
+    word = "free" if fit.headroom_bytes >= 0 else "short"
+    size = "" if fit.fails_at_item is not None else f", {abs(fit.headroom_bytes) / 1e9:,.1f} GB {word}"
+    return Cell(f"{fit.verdict.value}{size}", TONES[fit.verdict])
+
+
+def _death(fit: DataFit) -> str | None:
+    if fit.fails_at_item is None:
+        return None
+    return f"item {fit.fails_at_item:,} (from 0), {fit.fails_at_tokens:,} tokens"
+
+
+def _advice(part: DataForecast) -> list[str]:
+    return [str(advice) for advice in part.advice]
+
+
+def _row_json(row: ForecastRow) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "step": row.step.to_dict(),
+        "length_tokens": row.length_tokens,
+        "peak_allocated_bytes": row.peak_allocated_bytes,
+        "peak_reserved_bytes": row.peak_reserved_bytes,
+    }
+    if row.peak_reserved_range_bytes is not None:
+        data["peak_reserved_range_bytes"] = list(row.peak_reserved_range_bytes)
+    data["components_bytes"] = {str(name): size for name, size in row.components_bytes.items()}
+    data["host_bytes"] = row.host_bytes
+    if row.moment is not None:
+        data["peak_moment"] = {"phase": str(row.moment.phase), "layer": row.moment.layer, "op": row.moment.op}
+    data["fit"] = {
+        flavour: {"verdict": fit.verdict.value, "headroom_bytes": fit.headroom_bytes}
+        for flavour, fit in row.fit.items()
+    }
+    return data
+
+
+def _longest_json(longest: Longest) -> dict[str, Any]:
+    return {
+        "step": longest.step.to_dict(),
+        "flavour": longest.flavour,
+        "length_tokens": longest.length_tokens,
+        "tight_length_tokens": longest.tight_length_tokens,
+        "limited_by": longest.limited_by,
+    }
+
+
+def _data_json(part: DataForecast) -> dict[str, Any]:
+    return {
+        "step": part.step.to_dict(),
+        "name": part.name,
+        "items": part.items,
+        "peak_allocated_bytes": part.peak_allocated_bytes,
+        "peak_reserved_bytes": part.peak_reserved_bytes,
+        "fit": {
+            flavour: {
+                "verdict": fit.verdict.value,
+                "headroom_bytes": fit.headroom_bytes,
+                "retries": fit.retries,
+                "fails_at_item": fit.fails_at_item,
+                "fails_at_tokens": fit.fails_at_tokens,
+            }
+            for flavour, fit in part.fit.items()
+        },
+        "advice": _advice(part),
+    }
+
+
+def _reserved(row: ForecastRow) -> str | None:
+    if row.peak_reserved_range_bytes is None:
+        return gb(row.peak_reserved_bytes, digits=2)
+    low, high = row.peak_reserved_range_bytes
+    return f"{gb(low, digits=2)} to {gb(high, digits=2)}"
