@@ -11,6 +11,7 @@ import ray
 
 from cost.domain import Flavour
 from raysweep.errors import InputError, MachineError
+from raysweep.sweep.quiet import no_worker_logs
 
 LOCAL = "local"
 """The address of an embedded Ray, started for this sweep alone."""
@@ -43,16 +44,13 @@ class Place:
 
 
 @contextmanager
-def connected(address: str, flavours: Iterable[str], sessions_per_flavour: int) -> Iterator[bool]:
+def connected(address: str, flavours: Iterable[str], sessions_per_flavour: int) -> Iterator[None]:
     """Connect to Ray for the length of a block; a connection that the caller holds already is used and kept.
 
     Args:
         address: ``local``, ``auto`` or ``HOST:PORT``.
         flavours: For ``local``: flavours whose resources this machine is given.
         sessions_per_flavour: For ``local``: how many sessions of each may run.
-
-    Yields:
-        Whether this is an embedded Ray, whose flavours are made up.
 
     Raises:
         InputError: The address has another form.
@@ -64,7 +62,8 @@ def connected(address: str, flavours: Iterable[str], sessions_per_flavour: int) 
             "ray job submit --address http://HOST:8265 -- raysweep sweep SPACE --out URI --address auto"
         )
     if ray.is_initialized():
-        yield False
+        with no_worker_logs():
+            yield
         return
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
@@ -84,10 +83,12 @@ def connected(address: str, flavours: Iterable[str], sessions_per_flavour: int) 
             f"--address {address}: expected a running Ray cluster; {error}. Start one with: ray start --head, "
             "or leave --address out to use this machine alone."
         ) from error
-    try:
-        yield address == LOCAL
-    finally:
-        ray.shutdown()
+    with no_worker_logs():
+        try:
+            yield
+        finally:
+            # Within the block: Ray prints what it has gathered when it shuts down.
+            ray.shutdown()
 
 
 def alive_nodes() -> list[dict[str, float]]:

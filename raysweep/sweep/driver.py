@@ -9,6 +9,7 @@ from typing import Any
 import ray
 from ray.tune import Callback
 from ray.tune.experiment import Trial
+from ray.tune.progress_reporter import TrialProgressCallback
 from ray.tune.schedulers import FIFOScheduler
 
 from raysweep.sweep.events import Event
@@ -75,6 +76,16 @@ class Driver(Callback):
             self.call("lost", trial.trial_id, reason, detail)
         else:
             self.call("failed_to_start", trial.config["flavour"], detail)
+
+
+class NoTables(TrialProgressCallback):
+    """Stands where Tune would put its own progress tables, and prints nothing."""
+
+    def log_result(self, trial: Trial, result: dict[str, Any], error: bool = False) -> None:
+        """Print nothing."""
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """Print nothing."""
 
 
 class Patience(FIFOScheduler):

@@ -9,10 +9,13 @@ host makes that likely. ``wrap_actor_manager`` hands such an error on as the dea
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 HOST_OOM = "host_oom"
 """The reason of a probe during which the host's memory ran out."""
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 MESSAGE_PREFIX = "host out of memory: "
 """Begins the message of the actor error, so that the driver can tell it from other deaths."""
@@ -47,9 +50,13 @@ def wrap_actor_manager() -> bool:
 
 
 def death_reason(error: BaseException | None) -> tuple[str, str]:
-    """Return ``(reason, detail)`` of a session's death: ``host_oom`` or ``lost``, and the first line of the error."""
-    text = str(error) if error is not None else "its process ended"
-    first_line = next((line.strip() for line in text.splitlines() if line.strip()), "its process ended")
-    if text.startswith(MESSAGE_PREFIX):
-        return HOST_OOM, first_line
-    return "lost", first_line
+    """Return ``(reason, detail)`` of a session's death: ``host_oom`` or ``lost``, and the line that says most."""
+    lines = [line.strip() for line in _COLOUR.sub("", str(error or "")).splitlines() if line.strip()]
+    if not lines:
+        return "lost", "its process ended"
+    if lines[0].startswith(MESSAGE_PREFIX):
+        return HOST_OOM, lines[0]
+    # An exception within the session comes with its traceback, which ends with what was raised; the death of a process
+    # comes with a sentence first, then Ray's ids.
+    raised = any("raised in its creation task" in line or line.startswith("Traceback") for line in lines)
+    return "lost", lines[-1] if raised else lines[0]

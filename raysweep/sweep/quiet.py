@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _DEFAULTS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody
@@ -24,3 +26,23 @@ def quiet_ray() -> None:
     for name in ("ray", "ray.tune", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger("optuna").setLevel(logging.WARNING)
+
+
+@contextmanager
+def no_worker_logs() -> Iterator[None]:
+    """Keep what Ray prints about dead workers off the terminal for a block: a sweep tells of them by its own events.
+
+    Ray's raylet prints such messages even with ``log_to_driver=False``; the switch for them has no public name, so a
+    version of Ray without it prints them.
+    """
+    from ray._private import worker
+
+    before = getattr(worker, "_worker_logs_enabled", None)
+    if before is None:
+        yield
+        return
+    worker._worker_logs_enabled = False
+    try:
+        yield
+    finally:
+        worker._worker_logs_enabled = before

@@ -7,7 +7,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cost.domain import Flavour
@@ -16,7 +16,7 @@ from raysweep.records import ProbeRecord
 from raysweep.search.ledger import Ledger
 from raysweep.search.policy import Policy
 from raysweep.search.runner import Runner
-from raysweep.sweep.events import Event, FlavourSkipped, ProbeEnded, SweepStarted, SweepSummary
+from raysweep.sweep.events import Event, FlavourSkipped, ProbeEnded, StudyTrial, SweepStarted, SweepSummary
 from raysweep.sweep.facts import SweepFacts, spent_before
 from raysweep.sweep.quiet import quiet_ray
 
@@ -120,54 +120,54 @@ def run_sweep(
     quiet_ray()
     from raysweep.sweep.cluster import connected
 
-    run = _Run(space, artifact, tuple(flavours), policy, options, budget or space.budget, on_event, before)
+    run = _Run(
+        space=space,
+        artifact=artifact,
+        flavours=tuple(flavours),
+        policy=policy,
+        options=options,
+        budget=budget or space.budget,
+        on_event=on_event,
+        before=before,
+        spent_usd=spent_before(before)[0],
+    )
     wanted = run.wanted()
     if not wanted:
         return run.summary(started)
-    with connected(options.address, [f.name for f in wanted], options.sessions_per_flavour) as embedded:
+    with connected(options.address, [f.name for f in wanted], options.sessions_per_flavour):
         places = run.places(wanted)
         if not places:
             raise MachineError("no flavour has a place to run: " + "; ".join(run.stopped.values()))
-        run.execute(places, {f.name: runners(f) for f in wanted}, embedded=embedded)
+        run.execute(places, {f.name: runners(f) for f in wanted})
         return run.summary(started)
 
 
+@dataclass(slots=True, kw_only=True)
 class _Run:
     """The state of one ``run_sweep``."""
 
-    def __init__(
-        self,
-        space: SearchSpace,
-        artifact: RecordStore,
-        flavours: tuple[Flavour, ...],
-        policy: Policy,
-        options: SweepOptions,
-        budget: Budget,
-        on_event: Callable[[Event], None],
-        before: tuple[ProbeRecord, ...],
-    ) -> None:
-        self._space = space
-        self._artifact = artifact
-        self._flavours = flavours
-        self._policy = policy
-        self._options = options
-        self._budget = budget
-        self._on_event = on_event
-        self._before = before
-        self._sweep_id = uuid.uuid4().hex[:12]
-        self._records: list[ProbeRecord] = []
-        self._spent_usd = spent_before(before)[0]
-        self._over_budget = False
-        self._trials: tuple[Any, ...] = ()
-        self.stopped: dict[str, str] = {}
+    space: SearchSpace
+    artifact: RecordStore
+    flavours: tuple[Flavour, ...]
+    policy: Policy
+    options: SweepOptions
+    budget: Budget
+    on_event: Callable[[Event], None]
+    before: tuple[ProbeRecord, ...]
+    stopped: dict[str, str] = field(default_factory=dict)
+    sweep_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    records: list[ProbeRecord] = field(default_factory=list)
+    spent_usd: float = 0.0
+    over_budget: bool = False
+    trials: tuple[StudyTrial, ...] = ()
 
     def wanted(self) -> list[Flavour]:
         """Return the flavours that still have probes to buy, and can run them."""
         wanted = []
-        for flavour in self._flavours:
+        for flavour in self.flavours:
             if flavour.gpu_count > 1:
                 self._skip(flavour.name, NEEDS_MULTI_GPU)
-            elif self._policy.remaining(flavour.name):
+            elif self.policy.remaining(flavour.name):
                 wanted.append(flavour)
         return wanted
 
@@ -181,17 +181,17 @@ class _Run:
             place = place_of(
                 flavour,
                 nodes,
-                gpus_per_session=self._options.gpus_per_session,
-                cpus_per_session=self._options.cpus_per_session,
+                gpus_per_session=self.options.gpus_per_session,
+                cpus_per_session=self.options.cpus_per_session,
                 startable=startable,
             )
-            if place.slots or place.may_come or self._options.node_wait_seconds:
+            if place.slots or place.may_come or self.options.node_wait_seconds:
                 places.append(place)
             else:
                 self._skip(flavour.name, place.missing)
         return places
 
-    def execute(self, places: Sequence[Place], factories: Mapping[str, RunnerFactory], *, embedded: bool) -> None:
+    def execute(self, places: Sequence[Place], factories: Mapping[str, RunnerFactory]) -> None:
         """Run sessions until there is nothing more to do."""
         import ray
 
@@ -200,15 +200,15 @@ class _Run:
         from raysweep.sweep.tune_run import fit, start_planner
 
         wrap_actor_manager()
-        self._on_event(
+        self.on_event(
             SweepStarted(
-                sweep_id=self._sweep_id,
+                sweep_id=self.sweep_id,
                 flavours=tuple(place.flavour for place in places),
-                probes_at_most=sum(self._policy.remaining(place.flavour) for place in places),
-                probes_before=len(self._before),
+                probes_at_most=sum(self.policy.remaining(place.flavour) for place in places),
+                probes_before=len(self.before),
             )
         )
-        name = f"raysweep-planner-{self._sweep_id}"
+        name = f"raysweep-planner-{self.sweep_id}"
         planner = start_planner(name, self._planner_arguments())
         driver = Driver(planner, self._receive)
         storage = tempfile.mkdtemp(prefix="raysweep-tune-")
@@ -219,14 +219,14 @@ class _Run:
                 driver=driver,
                 planner_name=name,
                 storage=storage,
-                sessions_per_flavour=self._options.sessions_per_flavour,
-                node_wait_seconds=self._options.node_wait_seconds or NODE_WAIT_SECONDS,
+                sessions_per_flavour=self.options.sessions_per_flavour,
+                node_wait_seconds=self.options.node_wait_seconds or NODE_WAIT_SECONDS,
             )
             driver.call("finish")
         except ray.exceptions.RayError as error:
             raise MachineError(
                 f"Ray failed: {error}. The artifact holds every probe that had ended; go on with --resume."
-            )
+            ) from error
         finally:
             self._settle(driver)
             shutil.rmtree(storage, ignore_errors=True)
@@ -235,53 +235,53 @@ class _Run:
     def summary(self, started: float) -> SweepSummary:
         """Return what was done since ``started`` (monotonic seconds)."""
         return SweepSummary(
-            sweep_id=self._sweep_id,
-            records=tuple(self._records),
+            sweep_id=self.sweep_id,
+            records=tuple(self.records),
             wall_seconds=time.monotonic() - started,
-            spent_usd=self._spent_usd,
+            spent_usd=self.spent_usd,
             stopped=dict(self.stopped),
-            over_budget=self._over_budget,
-            trials=self._trials,
+            over_budget=self.over_budget,
+            trials=self.trials,
         )
 
     def _planner_arguments(self) -> dict[str, Any]:
-        spent_usd, spent_seconds = spent_before(self._before)
-        prices = {flavour.name: flavour.usd_per_hour for flavour in self._flavours}
-        charges = self._options.charges_usd_per_hour
+        spent_usd, spent_seconds = spent_before(self.before)
+        prices = {flavour.name: flavour.usd_per_hour for flavour in self.flavours}
+        charges = self.options.charges_usd_per_hour
         if charges is None:
             charges = {name: price for name, price in prices.items() if price is not None}
         return {
             "facts": SweepFacts(
-                sweep_id=self._sweep_id,
-                model=self._space.model,
-                seed=self._space.seed,
+                sweep_id=self.sweep_id,
+                model=self.space.model,
+                seed=self.space.seed,
                 prices_usd_per_hour=prices,
-                gpu_counts={flavour.name: flavour.gpu_count for flavour in self._flavours},
+                gpu_counts={flavour.name: flavour.gpu_count for flavour in self.flavours},
             ),
-            "policy": self._policy,
-            "steps": self._space.steps,
-            "searched": self._space.searched,
+            "policy": self.policy,
+            "steps": self.space.steps,
+            "searched": self.space.searched,
             "ledger": Ledger(
-                self._budget,
+                self.budget,
                 started_at=time.time(),
-                first_probe_seconds=self._options.first_probe_seconds,
+                first_probe_seconds=self.options.first_probe_seconds,
                 spent_usd=spent_usd,
                 spent_seconds=spent_seconds,
             ),
             "charges_usd_per_hour": charges,
-            "probe_limit_seconds": self._options.probe_limit_seconds,
-            "before": self._before,
+            "probe_limit_seconds": self.options.probe_limit_seconds,
+            "before": self.before,
         }
 
     def _receive(self, event: Event) -> None:
         """Keep a record before anybody hears of it."""
         if isinstance(event, ProbeEnded):
-            self._artifact.append(event.record)
-            self._records.append(event.record)
-            self._policy.tell(event.record)
+            self.artifact.append(event.record)
+            self.records.append(event.record)
+            self.policy.tell(event.record)
         elif isinstance(event, FlavourSkipped):
             self.stopped[event.flavour] = event.reason
-        self._on_event(event)
+        self.on_event(event)
 
     def _settle(self, driver: Any) -> None:
         """Take in what the planner still holds, whatever ended the sweep."""
@@ -289,13 +289,13 @@ class _Run:
 
         try:
             driver.drain()
-            self._spent_usd = driver.call("spent_usd")
-            self._over_budget = driver.call("over_budget")
-            self._trials = driver.call("trials")
+            self.spent_usd = driver.call("spent_usd")
+            self.over_budget = driver.call("over_budget")
+            self.trials = driver.call("trials")
         except ray.exceptions.RayError:
             # The planner is gone: what it had told is kept, and the error that ended the sweep is on its way.
             return
 
     def _skip(self, flavour: str, reason: str) -> None:
         self.stopped[flavour] = reason
-        self._on_event(FlavourSkipped(flavour=flavour, reason=reason))
+        self.on_event(FlavourSkipped(flavour=flavour, reason=reason))

@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysweep.search.runner import Runner
 from raysweep.sweep.cluster import Place
-from raysweep.sweep.driver import Driver, Patience
+from raysweep.sweep.driver import Driver, NoTables, Patience
 from raysweep.sweep.planner import Planner
 from raysweep.sweep.quiet import quiet_ray
 from raysweep.sweep.session import Session
@@ -81,7 +81,7 @@ def fit(
         run_config=RunConfig(
             name=planner_name,
             storage_path=storage,
-            callbacks=[driver],
+            callbacks=[driver, NoTables()],
             verbose=0,
             # A session that dies is started again; the planner gives a flavour up whose sessions only die.
             failure_config=FailureConfig(max_failures=-1),
