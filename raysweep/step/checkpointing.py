@@ -41,9 +41,17 @@ class PinnedHostStore:
     """
 
     def store(self, tensor: torch.Tensor) -> _Held:
-        """Copy the tensor to the host."""
+        """Copy the tensor to the host.
+
+        Raises:
+            MemoryError: the host has no memory left for it.
+        """
         pinned = tensor.is_cuda
-        held = torch.empty(tensor.size(), dtype=tensor.dtype, layout=tensor.layout, device="cpu", pin_memory=pinned)
+        try:
+            held = torch.empty(tensor.size(), dtype=tensor.dtype, layout=tensor.layout, device="cpu", pin_memory=pinned)
+        except RuntimeError as error:
+            # CUDA says "out of memory" of pinned host memory too; it must not be taken for the device's.
+            raise MemoryError(f"no host memory for a layer's input of {tensor.nbytes} bytes") from error
         held.copy_(tensor, non_blocking=pinned)
         return _Held(tensor.device, held)
 
@@ -83,7 +91,7 @@ def enable(model: PreTrainedModel, kind: Checkpointing, store: HostStore | None 
 
 def disable(model: PreTrainedModel) -> None:
     """Turn checkpointing off, and leave no hook behind: a model that is kept for another step must be as it was."""
-    if model.is_gradient_checkpointing:
+    if any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
         turn_off = getattr(model, "activation_checkpointing_disable", None) or model.gradient_checkpointing_disable
         turn_off()
         model.disable_input_require_grads()  # type: ignore[no-untyped-call]  # transformers leaves it untyped

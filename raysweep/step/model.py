@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PretrainedConfig, PreTrainedModel
 
-__all__ = ["build", "load_config"]
+__all__ = ["build", "build_base", "load_config"]
 
 _DTYPES = {Weights.FP32: torch.float32, Weights.BF16: torch.bfloat16}
 
@@ -40,10 +40,7 @@ def build(config: PretrainedConfig, setting: StepSetting, *, device: str | torch
         MissingKernelError: a package that the setting needs is not installed.
     """
     device = torch.device(device)
-    torch.manual_seed(seed)
-    config = copy.deepcopy(config)
-    config.use_cache = False
-    base = _base(config, setting, device)
+    base = build_base(config, setting, device=device, seed=seed)
     if device.type == "meta":
         with device:
             return attach(base, setting.adapter)
@@ -51,9 +48,16 @@ def build(config: PretrainedConfig, setting: StepSetting, *, device: str | torch
     return attach(base, setting.adapter)
 
 
-def _base(config: PretrainedConfig, setting: StepSetting, device: torch.device) -> PreTrainedModel:
+def build_base(
+    config: PretrainedConfig, setting: StepSetting, *, device: str | torch.device, seed: int = 0
+) -> PreTrainedModel:
+    """Return the model without an adapter, for generation without one. Arguments and errors are ``build``'s."""
     from transformers import AutoModelForCausalLM
 
+    device = torch.device(device)
+    torch.manual_seed(seed)
+    config = copy.deepcopy(config)
+    config.use_cache = False
     attention = _attention(setting, device)
     if device.type == "cuda" and has_linear_attention(config):
         # Without it transformers would fall back on plain torch: another program, with other memory and time.

@@ -101,10 +101,14 @@ class TrainingStep:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
-    def close(self) -> None:
-        """Drop gradients and optimizer states, and take the checkpointing off the model."""
+    def reset(self) -> None:
+        """Drop gradients and optimizer states: the next step is a first one again, from the parameters as they are."""
         self.optimizer.zero_grad(set_to_none=True)
         self.optimizer.state.clear()
+
+    def close(self) -> None:
+        """Drop gradients and optimizer states, and take the checkpointing off the model."""
+        self.reset()
         checkpointing.disable(base_of(self.model))
 
     def _autocast(self, device_type: str) -> AbstractContextManager[object]:

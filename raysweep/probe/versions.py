@@ -1,0 +1,45 @@
+"""Versions of everything that a measurement hangs on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+
+PACKAGES = (
+    "raysweep",
+    "torch",
+    "transformers",
+    "peft",
+    "accelerate",
+    "triton",
+    "bitsandbytes",
+    "liger-kernel",
+    "flash-attn",
+    "flash-linear-attention",
+    "fla-core",
+    "causal-conv1d",
+    "tilelang",
+    "kernels",
+)
+"""Installed, they change what a step allocates or how long it takes."""
+
+ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions by name; what is not installed is not in it."""
+    import torch
+
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    if torch.version.cuda is not None:
+        found["cuda"] = torch.version.cuda
+        cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        if cudnn is not None:
+            found["cudnn"] = str(cudnn)
+    return found | {name: os.environ[name] for name in ALLOCATOR_VARIABLES if os.environ.get(name)}
