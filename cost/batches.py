@@ -58,7 +58,7 @@ class Batches:
     def distinct_after(self, epochs: float) -> float:
         """Return the distinct padded lengths to expect in so many epochs."""
         if self.drawn_items is not None:
-            # Of c items of a length, each is the longest of its batch with probability s / c; (1 - s / c)^c that none is.
+            # Each of c items of a length is the longest of its batch with probability s / c: none is, (1 - s / c)^c.
             return math.fsum(
                 -math.expm1(items * epochs * math.log1p(-min(steps / items, 1 - 1e-12)))
                 for steps, items in zip(self.micro_steps, self.drawn_items, strict=True)
