@@ -5,10 +5,15 @@ STAMP := .venv/.installed
 # The simulated demo writes its artifact here; each run starts anew.
 DEMO_OUT := artifacts/demo
 
-.PHONY: demo test check format docs golden clean
+.PHONY: demo test check format docs clean
 
+# Forecast, a simulated sweep, the choice with its reasons, the hours and dollars: on any machine, without a GPU.
 demo: $(STAMP)
-	@$(BIN)/python -m search_spaces.demo --out $(DEMO_OUT)
+	@rm -rf $(DEMO_OUT)
+	@$(BIN)/raysweep forecast quickstart
+	@$(BIN)/raysweep sweep quickstart --device simulated --out $(DEMO_OUT)
+	@$(BIN)/raysweep choose $(DEMO_OUT)
+	@$(BIN)/raysweep project $(DEMO_OUT)
 
 test: check
 	@$(BIN)/pytest
@@ -24,7 +29,7 @@ format: $(STAMP)
 	@$(BIN)/ruff check --fix .
 
 docs: $(STAMP)
-	@$(BIN)/python -m docs.reference
+	@$(BIN)/python docs/generate_reference.py
 
 clean:
 	rm -rf .venv build dist $(DEMO_OUT)

@@ -1,0 +1,52 @@
+"""How the project checks itself: what ``make test`` and CI run, and that generated pages are fresh."""
+
+import importlib.util
+import os
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_make_test_checks_style_types_imports_and_ends_with_pytest() -> None:
+    plan = subprocess.run(["make", "--dry-run", "test"], cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S607 - make is looked up as people do
+    commands = [line.split(".venv/bin/")[1] for line in plan.stdout.splitlines() if line.startswith(".venv/bin/")]
+    assert commands[-5:] == ["ruff check .", "ruff format --check .", "mypy", "lint-imports", "pytest"]
+
+
+def test_ci_runs_make_test() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert script.read_text().rstrip().endswith("make test")
+
+
+def test_the_reference_is_what_help_says() -> None:
+    script = _module(ROOT / "docs" / "generate_reference.py")
+    stale = "docs/reference/commands.md is stale: run `make docs`"
+    assert script.REFERENCE.read_text(encoding="utf-8") == script.reference(), stale
+
+
+def test_every_link_between_pages_leads_somewhere() -> None:
+    import re
+
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    links = [
+        (page, target.split("#")[0])
+        for page in pages
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
+        if "://" not in target and not target.startswith("#")
+    ]
+    assert links
+    assert [
+        f"{page.relative_to(ROOT)}: {target}" for page, target in links if not (page.parent / target).exists()
+    ] == []
+
+
+def _module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
