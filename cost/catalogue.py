@@ -23,30 +23,21 @@ class Catalogue:
     devices_by_id: dict[str, Device]
 
     @classmethod
-    def load(cls, extra_csv: Path | None = None) -> Catalogue:
-        """Return the built-in catalogue, with a user's own price list over it.
+    def load(cls, extra_csv: Path | None = None, *, refreshed_csv: Path | None = None) -> Catalogue:
+        """Return the built-in catalogue, with a refreshed list and a user's own over it.
 
         Args:
             extra_csv: A price list in the form of ``cost.price_csv``; its values win, and its prices come first.
+            refreshed_csv: What ``cost.price_csv.write`` kept of prices that were asked for; newer ones win by date.
 
         Raises:
             CostError: The list cannot be read, or names a device that is not in the catalogue.
         """
-        built_in = _built_in()
-        if extra_csv is None:
-            return built_in
-        try:
-            lines = extra_csv.read_text(encoding="utf-8-sig").splitlines(keepends=True)
-        except (OSError, UnicodeDecodeError) as error:
-            raise CostError(f"The price list {extra_csv} cannot be read: {error}.") from error
-        rows = price_csv.read(lines, name=str(extra_csv), origin=Origin.USER)
-        for row in rows:
-            if row.gpu_id and row.gpu_id not in built_in.gpu_ids and row.memory_bytes is None:
-                raise CostError(
-                    f"{row.place}: unknown gpu_id {row.gpu_id!r}.{nearest(row.gpu_id, built_in.gpu_ids)} "
-                    "Give memory_bytes for a card that the catalogue does not know."
-                )
-        return built_in.merged(rows)
+        catalogue = _built_in()
+        for path, origin in ((refreshed_csv, Origin.LIVE), (extra_csv, Origin.USER)):
+            if path is not None:
+                catalogue = catalogue.merged(catalogue._checked(_rows(path, origin)))
+        return catalogue
 
     @property
     def flavours(self) -> tuple[Flavour, ...]:
@@ -96,6 +87,16 @@ class Catalogue:
             flavours[name] = self._flavour_of(name, own, flavours.get(name))
         return replace(self, flavours_by_name=flavours)
 
+    def _checked(self, rows: tuple[price_csv.Row, ...]) -> tuple[price_csv.Row, ...]:
+        known = self.gpu_ids
+        for row in rows:
+            if row.gpu_id and row.gpu_id not in known and row.memory_bytes is None:
+                raise CostError(
+                    f"{row.place}: unknown gpu_id {row.gpu_id!r}.{nearest(row.gpu_id, known)} "
+                    "Give memory_bytes for a card that the catalogue does not know."
+                )
+        return rows
+
     def _flavour_of(self, name: str, rows: list[price_csv.Row], old: Flavour | None) -> Flavour:
         base = old or Flavour(name=name, provider=rows[0].provider)
         gpu_id, gpu_count = base.gpu_id, base.gpu_count
@@ -117,6 +118,14 @@ class Catalogue:
             outside_allocator_bytes=outside_bytes,
             listed_gpu_memory_gb=listed_gb,
         )
+
+
+def _rows(path: Path, origin: Origin) -> tuple[price_csv.Row, ...]:
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines(keepends=True)
+    except (OSError, UnicodeDecodeError) as error:
+        raise CostError(f"The price list {path} cannot be read: {error}.") from error
+    return price_csv.read(lines, name=str(path), origin=origin)
 
 
 @cache
