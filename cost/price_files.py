@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 
+from cost import price_csv
 from cost.catalogue import Catalogue
 from cost.domain import Origin, Price
 from cost.errors import CostError
@@ -36,6 +37,10 @@ class Listing:
     rows: tuple[Row, ...]
     skipped: tuple[tuple[str, int], ...] = ()
     """Reasons, and how many rows each left out."""
+
+    def to_csv(self) -> str:
+        """Return the prices in this package's own form, for ``Catalogue.load`` to read back."""
+        return price_csv.write(Catalogue(flavours_by_name={}, devices_by_id={}).merged(self.rows).flavours)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from cost import price_csv
 from cost.catalogue import Catalogue
 from cost.domain import Flavour, Origin, Price
 from cost.errors import CostError
@@ -69,7 +68,11 @@ def test_a_spot_price_that_repeats_the_on_demand_price_is_none(tmp_path, catalog
 
 
 def test_rows_without_a_gpu_or_a_price_are_counted_with_their_reason(tmp_path, catalogue):
-    rows = "cpu,us,0.5,4,16,0,,,False,,,\nfree,us,0,4,16,1,L4,24.0,False,,nvidia,\nodd,us,n/a,4,16,1,L4,24.0,False,,nvidia,\n"
+    rows = (
+        "cpu,us,0.5,4,16,0,,,False,,,\n"
+        "free,us,0,4,16,1,L4,24.0,False,,nvidia,\n"
+        "odd,us,n/a,4,16,1,L4,24.0,False,,nvidia,\n"
+    )
     listing = gpuhunt(tmp_path, catalogue, rows)
     assert listing.rows == ()
     assert dict(listing.skipped) == {NO_GPU: 1, NO_PRICE: 1, UNREADABLE: 1}
@@ -202,7 +205,7 @@ def test_a_source_that_changed_its_price_does_not_disagree_with_itself():
 
 def test_prices_past_an_age_or_without_a_date_are_named(catalogue):
     named = {o.flavour: o.age_days for o in old_prices(catalogue.flavours, today=date(2026, 11, 10))}
-    assert named["gcp/a2-highgpu-1g"] == 615
+    assert named["gcp/a2-highgpu-1g"] == 614
     assert named["lambda/gpu_1x_gh200"] is None
     assert "azure/Standard_NC24ads_A100_v4" not in named
 
@@ -269,12 +272,12 @@ def test_hugging_faces_prices_by_the_minute_become_prices_by_the_hour(hub, catal
 
 def test_a_refreshed_price_wins_by_its_date_and_lasts_in_a_file(hub, catalogue, tmp_path):
     hub.body = json.dumps([entry("h200", 91_667, "H200")]).encode()
-    refreshed = catalogue.merged(refresh_hf(catalogue, endpoint=hub.endpoint).rows)
-    assert refreshed.flavour("hf/h200").usd_per_hour == 5.5
+    listing = refresh_hf(catalogue, endpoint=hub.endpoint)
+    assert catalogue.merged(listing.rows).flavour("hf/h200").usd_per_hour == 5.5
     kept = tmp_path / "refreshed.csv"
-    kept.write_text(price_csv.write([refreshed.flavour("hf/h200")]))
-    price = Catalogue.load(refreshed_csv=kept).flavour("hf/h200").price()
-    assert (price.usd_per_hour, price.origin) == (5.5, Origin.LIVE)
+    kept.write_text(listing.to_csv())
+    flavour = Catalogue.load(refreshed_csv=kept).flavour("hf/h200")
+    assert [(p.usd_per_hour, p.origin) for p in flavour.prices] == [(5.5, Origin.LIVE), (5.0, Origin.BUILT_IN)]
 
 
 def test_a_users_price_still_wins_over_a_refreshed_one(tmp_path):
