@@ -11,6 +11,7 @@ import click
 if TYPE_CHECKING:
     from cost.catalogue import Catalogue
     from cost.domain import Flavour
+    from raysweep.data import Items
     from raysweep.space import SearchSpace
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -81,3 +82,70 @@ def read_margin(text: str) -> float:
     from raysweep.space.parse import read_margin as read
 
     return read(Cursor(read_document(text, "--margin"), "--margin"))
+
+
+def data_option(command: F) -> F:
+    """Add ``--data FILE`` or ``--data STAGE=FILE``, as often as there are files."""
+    return click.option(
+        "--data",
+        "data_files",
+        multiple=True,
+        metavar="[STAGE=]FILE",
+        help="Items of the run instead of those the space names: JSONL, Parquet, a saved dataset or a histogram.",
+    )(command)
+
+
+def read_data(data_files: tuple[str, ...], space: SearchSpace) -> dict[str, Items]:
+    """Return the items of each file by stage; none for no file.
+
+    Raises:
+        DataError: a file cannot be read.
+        InputError: two files are of one stage.
+    """
+    from raysweep.data import read_items
+    from raysweep.errors import InputError
+
+    found: dict[str, Items] = {}
+    for written in data_files:
+        name, _, path = written.rpartition("=") if "=" in written and not Path(written).exists() else ("", "", written)
+        stage = name or Path(path).stem
+        if stage in found:
+            raise InputError(
+                f"--data: expected each stage once; {stage!r} came twice. Write STAGE=FILE for one of them."
+            )
+        found[stage] = read_items(path, tokenizer=space.model, trust_remote_code=space.trust_remote_code)
+    return found
+
+
+def read_stages(space: SearchSpace) -> dict[str, Items]:
+    """Return the items of every stage that the space names.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    from raysweep.data import read_items
+
+    return {
+        stage.name: read_items(stage.items, tokenizer=space.model, trust_remote_code=space.trust_remote_code)
+        for stage in space.stages()
+    }
+
+
+def read_scale(scales: tuple[str, ...]) -> dict[str, float]:
+    """Return the growth of each stage that ``--scale STAGE=X`` names.
+
+    Raises:
+        InputError: one is not of that form, or not a positive number.
+    """
+    from raysweep.errors import InputError
+
+    found: dict[str, float] = {}
+    for written in scales:
+        name, _, factor = written.rpartition("=")
+        try:
+            found[name] = float(factor)
+        except ValueError:
+            found[name] = 0.0
+        if not name or not 0 < found[name] < float("inf"):
+            raise InputError(f"--scale: expected STAGE=X with X above 0, such as stage2=3; {written!r} came.")
+    return found

@@ -1,4 +1,4 @@
-"""What a sweep tells while it runs: a live bar on a terminal, one line a probe elsewhere; on stderr, so that stdout is data."""
+"""What a sweep tells while it runs, on stderr: a live bar on a terminal, one line a probe elsewhere."""
 
 from __future__ import annotations
 

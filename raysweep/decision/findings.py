@@ -57,11 +57,11 @@ def gather(artifacts: Sequence[Artifact]) -> Findings:
 
 
 def _programs(artifact: Artifact) -> dict[StepSetting, Program]:
-    from raysweep.memory.table import programs_of
-
     table = artifact.programs_table()
     if table is None:
         return {}
+    from raysweep.memory.table import programs_of
+
     return {program.step: program for program in programs_of(table)}
 
 

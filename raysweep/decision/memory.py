@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cost.domain import Flavour
 from cost.verdict import Fit, judge
-from raysweep.decision.outside import Outside
+from raysweep.decision.outside import ALLOWANCE_BYTES, Outside
 from raysweep.memory.program import Program
 from raysweep.memory.replay import Conditions, Replayer
 from raysweep.records import Mode, ProbeRecord, ProbeState, Source
@@ -99,10 +99,8 @@ class Forecaster:
 
     def allowance_bytes(self, step: StepSetting) -> int:
         """Return what to allow for outside the allocator while nothing was measured."""
-        from raysweep.memory.forecast import allowance_bytes
-
         replayer = self._replayers.get(step)
-        return allowance_bytes(replayer.program.outside_kind if replayer else "plain")
+        return ALLOWANCE_BYTES[replayer.program.outside_kind if replayer else "plain"]
 
     def judge(
         self, step: StepSetting, length_tokens: int, flavour: Flavour, outside: Outside, *, margin_share: float

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from raysweep.report.labels import TONES, fit_cell, gb, sampled, step_labels
+from raysweep.report.labels import TONES, fit_cell, gb, sampled
 from raysweep.report.page import Block, Cell, Heading, Page, Sentence, Tone, table
+from raysweep.space.labels import step_labels
 
 if TYPE_CHECKING:
     from raysweep.memory.forecast import DataFit, DataForecast, Forecast, ForecastRow, Longest

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from cost.units import BYTES_PER_GB
 from cost.verdict import Fit, Verdict
 from raysweep.report.page import Cell, Tone
-from raysweep.setting import StepSetting
 
 TONES = {Verdict.FITS: Tone.GOOD, Verdict.TIGHT: Tone.WARN, Verdict.NO: Tone.BAD}
 SHOWN_LENGTHS = 8
 """More columns than these do not fit a terminal; JSON has them all."""
-
-
-def step_labels(steps: Sequence[StepSetting]) -> dict[StepSetting, str]:
-    """Return a short name for each step: what sets it apart from the others."""
-    distinct = tuple(dict.fromkeys(steps))
-    labels: dict[StepSetting, str] = {}
-    for step in distinct:
-        fields = step.differing(tuple(other for other in distinct if other != step))
-        labels[step] = ", ".join(f"{name.removeprefix('adapter.')} {_value(v)}" for name, v in fields.items())
-    return {step: label or "the one step" for step, label in labels.items()}
 
 
 def gb(size_bytes: int | None, *, digits: int = 1) -> str | None:
@@ -46,7 +34,3 @@ def sampled(lengths: Sequence[int], most: int = SHOWN_LENGTHS) -> tuple[int, ...
     if len(ordered) <= most:
         return tuple(ordered)
     return tuple(ordered[round(i * (len(ordered) - 1) / (most - 1))] for i in range(most))
-
-
-def _value(value: Any) -> str:
-    return "+".join(str(v) for v in value) if isinstance(value, tuple | list) else str(value)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from cost.units import format_duration, format_money, format_tokens
 from raysweep.records import Mode, ProbeRecord, ProbeState, Source
-from raysweep.report.labels import gb, step_labels
+from raysweep.report.labels import gb
 from raysweep.report.page import Block, Cell, Heading, Page, Sentence, Tone, facts, table
 from raysweep.setting import StepSetting
+from raysweep.space.labels import step_labels
 
 if TYPE_CHECKING:
     from cost.domain import Flavour

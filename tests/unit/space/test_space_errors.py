@@ -67,7 +67,7 @@ MALFORMED = {
     "generation without tokens": ("model: m\nmode: generate", "s:1", "'prompt_tokens', which is missing"),
     "a threshold of 2": ("model: m\nallocator: {garbage_collection_threshold: 2}", "allocator.garbage", "between 0"),
     "a negative seed": ("model: m\nseed: -1", "seed", "-1 came"),
-    "a download without a rate": ("model: m\nrun: {start_up: {model_bytes: 9}}", "run.start_up", "download_bytes_per_s"),
+    "a download without a rate": ("model: m\nrun: {start_up: {model_bytes: 9}}", "run.start_up", "download_bytes"),
     "a pause without seconds": ("model: m\nrun: {evaluation: {}}", "run.evaluation", "'seconds', which is missing"),
     "a padding of 0": ("model: m\nrun: {pad_to_multiple: 0}", "run.pad_to_multiple", "from 1 to"),
     "an alias": ("model: &a m\nstep: *a", "s:1", "anchor '&a' is not accepted"),

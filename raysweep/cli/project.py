@@ -1,0 +1,81 @@
+"""``raysweep project``: hours and dollars of the whole run, from an artifact alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from raysweep.cli.edge import Exit, common_options
+from raysweep.cli.options import (
+    data_option,
+    lengths_option,
+    margin_option,
+    prices_option,
+    read_catalogue,
+    read_data,
+    read_lengths,
+    read_margin,
+    read_scale,
+)
+
+
+@click.command("project")
+@click.argument("artifacts", nargs=-1, required=True, metavar="ARTIFACT…")
+@click.option("--at-least", "at_least_tokens", type=click.IntRange(min=1), help="Shortest length limit that will do.")
+@click.option(
+    "--scale", "scales", multiple=True, metavar="STAGE=X", help="Growth of a stage's data: stage2=3 is three times."
+)
+@click.option("--slurm-margin", "slurm_margin_text", metavar="SHARE", help="What --time adds to the upper end, as 20%.")
+@lengths_option
+@margin_option
+@data_option
+@prices_option
+@common_options
+def command(
+    *,
+    artifacts: tuple[str, ...],
+    at_least_tokens: int | None,
+    scales: tuple[str, ...],
+    slurm_margin_text: str | None,
+    lengths_text: str | None,
+    margin_text: str | None,
+    data_files: tuple[str, ...],
+    prices_csv: Path | None,
+    as_json: bool,
+) -> Exit:
+    """Project hours and dollars of the whole run, with a range, on the flavour to choose and on every other.
+
+    The run is the data that the space names (the artifact keeps their token counts), or --data. Exit code 1 where
+    nothing fits, or nothing that fits has a known time.
+    """
+    from raysweep.cli.output import emit
+    from raysweep.decision.decide import decide
+    from raysweep.decision.findings import gather
+    from raysweep.errors import InputError
+    from raysweep.report.projection import projection_json, projection_page
+    from raysweep.store import Artifact
+
+    findings = gather([Artifact.open(uri) for uri in artifacts])
+    items = read_data(data_files, findings.space)
+    if not items and not findings.items:
+        raise InputError(
+            f"{artifacts[0]}: expected the token counts of the run's data; its space named none. Add --data FILE."
+        )
+    decision = decide(
+        findings,
+        read_catalogue(prices_csv),
+        margin_share=read_margin(margin_text) if margin_text else None,
+        lengths=read_lengths(lengths_text) if lengths_text else None,
+        items=items,
+        at_least_tokens=at_least_tokens,
+        scale=read_scale(scales),
+    )
+    share = read_margin(slurm_margin_text) if slurm_margin_text else findings.space.run.slurm_time_margin_share
+    emit(
+        projection_page(decision, slurm_margin_share=share),
+        projection_json(decision, slurm_margin_share=share),
+        as_json=as_json,
+    )
+    chosen = decision.chosen
+    return Exit.DONE if chosen and chosen.projection else Exit.NEGATIVE

@@ -1,0 +1,201 @@
+"""From findings to a decision: what to rent, why not the others, what another choice would change."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from cost.candidate import Candidate
+from cost.catalogue import Catalogue
+from cost.choose import Decision as Choice
+from cost.choose import RunBudget, choose
+from cost.frontier import BreakEven, TradeOff, break_even, frontier, trade_off
+from cost.plan import Stage
+from cost.project import PaddingOption, padding_options
+from cost.verdict import Verdict
+from raysweep.data.items import Items
+from raysweep.decision.cells import Grid, lengths_to_decide
+from raysweep.decision.findings import Findings
+from raysweep.decision.memory import Forecaster
+from raysweep.decision.model import Cell, Decision, LongestFit, RunSummary
+from raysweep.decision.plan import MILLION_TOKENS, length_counts, stages_of, terms_of
+from raysweep.errors import ArtifactError, InputError, nearest
+from raysweep.setting import StepSetting
+from raysweep.space import resolve
+from raysweep.space.labels import step_labels
+
+
+def decide(
+    findings: Findings,
+    catalogue: Catalogue,
+    *,
+    margin_share: float | None = None,
+    lengths: Sequence[int] | None = None,
+    items: Mapping[str, Items] | None = None,
+    at_least_tokens: int | None = None,
+    budget: RunBudget | None = None,
+    scale: Mapping[str, float] | None = None,
+) -> Decision:
+    """Return what to rent for the run.
+
+    Args:
+        findings: What the sweeps found.
+        catalogue: Prices and devices; a price that the space gives wins.
+        margin_share: Instead of the space's.
+        lengths: Instead of the space's and the probed ones.
+        items: Data by stage, instead of the data that the artifact keeps.
+        at_least_tokens: The shortest length limit that will do; by default the longest that any flavour fits.
+        budget: Of the run.
+        scale: Growth of the data by stage: 3 is three times its items.
+
+    Raises:
+        ArtifactError: Nothing was probed, or there is no length to decide about.
+        InputError: A stage to grow is unknown.
+        CostError: The plan contradicts itself.
+    """
+    grid = _grid(findings, catalogue, lengths, items, scale or {})
+    margin = findings.space.margin_share if margin_share is None else margin_share
+    cells = grid.cells(margin)
+    candidates = [cell.candidate for cell in cells]
+    choice = choose(candidates, at_least_tokens=at_least_tokens, budget=budget, currency=findings.space.run.currency)
+    chosen = next((cell for cell in cells if cell.candidate is choice.chosen), None)
+    return Decision(
+        model=findings.space.model,
+        uris=findings.uris,
+        margin_share=margin,
+        run=_run_summary(items or findings.items, scale or {}),
+        cells=cells,
+        choice=choice,
+        frontier=frontier(choice),
+        longest=_longest(cells),
+        trade_offs=_trade_offs(grid, choice, margin, at_least_tokens, budget),
+        break_even=_break_even(choice),
+        padding=_padding(grid, chosen),
+    )
+
+
+def _grid(
+    findings: Findings,
+    catalogue: Catalogue,
+    lengths: Sequence[int] | None,
+    items: Mapping[str, Items] | None,
+    scale: Mapping[str, float],
+) -> Grid:
+    wanted = lengths_to_decide(findings, lengths)
+    if not wanted:
+        raise ArtifactError(
+            f"{findings.uris[0]}: expected training probes or lengths to decide about; there are none. "
+            "Name lengths with --lengths 4096,8192."
+        )
+    if not findings.records and not findings.programs:
+        raise ArtifactError(f"{findings.uris[0]}: expected probes; the sweep kept none. Go on with it: --resume")
+    steps = tuple(dict.fromkeys([*findings.space.steps, *(r.step for r in findings.records)]))
+    return Grid(
+        findings=findings,
+        flavours=tuple(resolve(choice, catalogue) for choice in findings.space.flavours),
+        labels=step_labels(steps),
+        lengths=wanted,
+        stages=_stages(findings, items, scale),
+        forecaster=Forecaster(findings.programs, findings.space.allocator),
+    )
+
+
+def _stages(findings: Findings, items: Mapping[str, Items] | None, scale: Mapping[str, float]) -> tuple[Stage, ...]:
+    given = items or findings.items
+    if not given:
+        if scale:
+            raise InputError("--scale: expected data to grow; the artifact keeps none. Give them with --data FILE.")
+        return ()
+    stages = stages_of({name: length_counts(part) for name, part in given.items()}, findings.space)
+    names = [stage.name for stage in stages]
+    for name in scale:
+        if name not in names:
+            raise InputError(
+                f"--scale: expected a stage of the run ({', '.join(names)}); {name!r} came.{nearest(name, names)}"
+            )
+    return tuple(
+        dataclasses.replace(stage, items=stage.items.scaled(scale[stage.name])) if stage.name in scale else stage
+        for stage in stages
+    )
+
+
+def _run_summary(items: Mapping[str, Items], scale: Mapping[str, float]) -> RunSummary:
+    if not items:
+        return RunSummary(
+            name="a million tokens in items of each length",
+            is_sample=True,
+            items=0,
+            tokens=MILLION_TOKENS,
+            longest_tokens=0,
+        )
+    return RunSummary(
+        name=", ".join(f"{n} x {scale[n]:g}" if n in scale else n for n in items),
+        is_sample=False,
+        items=round(sum(len(part) * scale.get(n, 1.0) for n, part in items.items())),
+        tokens=round(sum(part.total_tokens * scale.get(n, 1.0) for n, part in items.items())),
+        longest_tokens=max(part.longest_tokens for part in items.values()),
+    )
+
+
+def _longest(cells: Sequence[Cell]) -> tuple[LongestFit, ...]:
+    groups: dict[tuple[str, StepSetting], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.flavour.name, cell.step), []).append(cell)
+    return tuple(
+        LongestFit(
+            flavour=flavour,
+            step=step,
+            length_tokens=_unbroken(group, (Verdict.FITS,)),
+            tight_length_tokens=_unbroken(group, (Verdict.FITS, Verdict.TIGHT)),
+        )
+        for (flavour, step), group in groups.items()
+    )
+
+
+def _unbroken(group: Sequence[Cell], wanted: tuple[Verdict, ...]) -> int | None:
+    longest: int | None = None
+    for cell in sorted(group, key=lambda cell: cell.candidate.length_tokens):
+        if cell.memory is None or cell.memory.fit.verdict not in wanted:
+            break
+        longest = cell.candidate.length_tokens
+    return longest
+
+
+def _trade_offs(
+    grid: Grid, base: Choice, margin: float, at_least_tokens: int | None, budget: RunBudget | None
+) -> tuple[TradeOff, ...]:
+    found: list[TradeOff] = []
+    currency = base.currency
+
+    def again(candidates: Sequence[Candidate], tokens: int | None) -> Choice:
+        return choose(candidates, at_least_tokens=tokens, budget=budget, currency=currency)
+
+    for share in (margin / 2, margin * 2):
+        if 0 < share < 1:
+            candidates = [cell.candidate for cell in grid.cells(share)]
+            found.append(trade_off(f"a margin of {share:.0%}", base, again(candidates, at_least_tokens)))
+    candidates = [cell.candidate for cell in grid.cells(margin)]
+    for length in grid.lengths:
+        if base.at_least_tokens is not None and length != base.at_least_tokens:
+            found.append(trade_off(f"items of up to {length:,} tokens", base, again(candidates, length)))
+    for label in grid.labels.values() if len(grid.labels) > 1 else ():
+        if base.chosen is not None and label != base.chosen.step:
+            own = [candidate for candidate in candidates if candidate.step == label]
+            found.append(trade_off(f"only {label}", base, again(own, base.at_least_tokens)))
+    return tuple(found)
+
+
+def _break_even(choice: Choice) -> tuple[tuple[str, BreakEven], ...]:
+    chosen = choice.chosen
+    if chosen is None or not chosen.price_per_hour:
+        return ()
+    rivals = (rejection.candidate for rejection in choice.lost)
+    return tuple((rival.flavour, break_even(chosen, rival)) for rival in rivals if rival.price_per_hour and rival.fits)
+
+
+def _padding(grid: Grid, chosen: Cell | None) -> tuple[PaddingOption, ...]:
+    if chosen is None or chosen.time_model is None or not grid.stages or grid.findings.space.run.packing:
+        return ()
+    terms = terms_of(grid.findings.space, chosen.flavour.usd_per_hour, chosen.flavour.gpu_count)
+    plan = grid.plan(chosen.step, chosen.candidate.length_tokens)
+    return padding_options(plan, chosen.time_model, terms)

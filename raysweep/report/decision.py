@@ -1,0 +1,317 @@
+"""A decision as a page and as JSON: what to rent, why not the others, what else one could have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cost.candidate import Candidate
+from cost.evidence import Range
+from cost.frontier import TradeOff
+from cost.units import format_duration, format_money, format_tokens
+from raysweep.decision.model import Cell, Decision
+from raysweep.decision.outside import OutsideSource
+from raysweep.report.labels import fit_cell, gb
+from raysweep.report.page import Block, Heading, Page, Sentence, Tone, facts, table
+from raysweep.report.page import Cell as Shown
+from raysweep.space.labels import step_labels
+
+
+def decision_json(decision: Decision) -> dict[str, Any]:
+    """Return the whole decision as plain data."""
+    chosen = decision.chosen
+    return {
+        "model": decision.model,
+        "artifacts": list(decision.uris),
+        "margin_share": decision.margin_share,
+        "currency": decision.choice.currency,
+        "run": {
+            "name": decision.run.name,
+            "is_sample": decision.run.is_sample,
+            "items": decision.run.items,
+            "tokens": decision.run.tokens,
+        },
+        "at_least_tokens": decision.choice.at_least_tokens,
+        "chosen": _cell_json(chosen) if chosen else None,
+        "rejected": [
+            {
+                **_cell_json(decision.cell_of(rejection.candidate)),
+                "reason": rejection.reason.value,
+                "detail": rejection.detail,
+                "dearer_by_usd": rejection.dearer_by,
+                "ranges_overlap": rejection.ranges_overlap,
+            }
+            for rejection in decision.choice.rejections
+        ],
+        "longest": [
+            {
+                "flavour": longest.flavour,
+                "step": longest.step.to_dict(),
+                "length_tokens": longest.length_tokens,
+                "tight_length_tokens": longest.tight_length_tokens,
+            }
+            for longest in decision.longest
+        ],
+        "frontier": {
+            name: _cell_json(decision.cell_of(candidate)) if candidate else None
+            for name, candidate in (
+                ("cheapest", decision.frontier.cheapest),
+                ("fastest", decision.frontier.fastest),
+                ("longest", decision.frontier.longest),
+            )
+        },
+        "trade_offs": [_trade_off_json(trade) for trade in decision.trade_offs],
+        "break_even": [
+            {"flavour": name, "speed_ratio": even.ratio, "seen_ratio": even.seen, "pays": even.pays}
+            for name, even in decision.break_even
+        ],
+    }
+
+
+def decision_page(decision: Decision) -> Page:
+    """Return the decision for people."""
+    blocks = [*_choice(decision), *_others(decision), *_longest(decision), *_frontier(decision), *_changes(decision)]
+    return Page(f"Where to fine-tune {decision.model}", tuple(blocks))
+
+
+def _choice(decision: Decision) -> list[Block]:
+    chosen = decision.chosen
+    if chosen is None:
+        return [Sentence(no_choice(decision), Tone.BAD)]
+    candidate = chosen.candidate
+    return [
+        Sentence(
+            f"Rent {candidate.flavour}: items of up to {candidate.length_tokens:,} tokens, {candidate.step}.", Tone.GOOD
+        ),
+        facts(
+            [
+                ("the run", run_words(decision)),
+                ("cost", money_words(candidate.cost, decision.choice.currency, candidate)),
+                ("time", hours_words(candidate.hours, candidate)),
+                ("memory", _memory_words(chosen)),
+                ("price", _price_words(chosen)),
+            ]
+        ),
+    ]
+
+
+def no_choice(decision: Decision) -> str:
+    """Return why nothing was chosen, in one sentence."""
+    candidates = [cell.candidate for cell in decision.cells]
+    if not any(candidate.fits for candidate in candidates):
+        return f"Nothing fits with a margin of {decision.margin_share:.0%}."
+    if not decision.choice.eligible:
+        return "What fits has no known time or price, or is over the budget: nothing can be chosen."
+    return f"Nothing that fits reaches {decision.choice.at_least_tokens:,} tokens."
+
+
+def _others(decision: Decision) -> list[Block]:
+    if not decision.choice.lost:
+        return []
+    rows = [
+        (
+            rejection.candidate.flavour,
+            rejection.candidate.step,
+            rejection.candidate.length_tokens,
+            _range_cell(rejection.candidate.cost),
+            Shown(rejection.reason.value, Tone.WARN),
+            rejection.detail,
+        )
+        for rejection in decision.choice.lost
+    ]
+    columns = ["flavour", "its best step", ">length", f">{decision.choice.currency}", "lost because", "in detail"]
+    return [Heading("Why not the others"), table(columns, rows)]
+
+
+def _longest(decision: Decision) -> list[Block]:
+    labels = step_labels([longest.step for longest in decision.longest])
+    lengths = sorted({cell.candidate.length_tokens for cell in decision.cells})
+    shown = lengths if len(lengths) <= 5 else []
+    by_key = {(c.flavour.name, c.step, c.candidate.length_tokens): c for c in decision.cells}
+    rows = [
+        (
+            longest.flavour,
+            labels[longest.step],
+            *(_verdict(by_key[longest.flavour, longest.step, length]) for length in shown),
+            Shown("none", Tone.BAD) if longest.length_tokens is None else f"{longest.length_tokens:,}",
+            Shown("none", Tone.BAD) if longest.tight_length_tokens is None else f"{longest.tight_length_tokens:,}",
+        )
+        for longest in decision.longest
+    ]
+    columns = ["flavour", "step", *(f"{n:,} tokens" for n in shown), ">longest that fits", ">that runs"]
+    kinds = sorted({cell.memory.source.value for cell in decision.cells if cell.memory})
+    caption = f"Memory is {' or '.join(kinds) or 'not known'}; margin {decision.margin_share:.0%}."
+    return [Heading("What fits"), table(columns, rows, caption), *_allowances(decision)]
+
+
+def _verdict(cell: Cell) -> Shown:
+    return Shown("not known", Tone.NOTE) if cell.memory is None else fit_cell(cell.memory.fit)
+
+
+def _allowances(decision: Decision) -> list[Block]:
+    sizes: dict[int, list[str]] = {}
+    for cell in decision.cells:
+        if cell.memory and cell.memory.outside.source is OutsideSource.ALLOWANCE:
+            names = sizes.setdefault(cell.memory.outside.size_bytes, [])
+            if cell.flavour.name not in names:
+                names.append(cell.flavour.name)
+    return [
+        Sentence(
+            f"Outside the allocator {size / 1e9:.1f} GB are allowed for on {', '.join(names)}: "
+            "an allowance, not measured.",
+            Tone.NOTE,
+        )
+        for size, names in sizes.items()
+    ]
+
+
+def _frontier(decision: Decision) -> list[Block]:
+    found = decision.frontier.undominated
+    if len(found) < 2:
+        return []
+    rows = [
+        (
+            candidate.flavour,
+            candidate.step,
+            candidate.length_tokens,
+            _range_cell(candidate.cost),
+            _range_cell(candidate.hours),
+            ", ".join(
+                name
+                for name, best in (
+                    ("cheapest", decision.frontier.cheapest),
+                    ("fastest", decision.frontier.fastest),
+                    ("longest", decision.frontier.longest),
+                )
+                if best is candidate
+            )
+            or None,
+        )
+        for candidate in found
+    ]
+    columns = ["flavour", "step", ">length", f">{decision.choice.currency}", ">hours", "is the"]
+    caption = "No other is at once cheaper, faster and longer. Projected, for the run at that length limit."
+    return [Heading("What else one could have"), table(columns, rows, caption)]
+
+
+def _changes(decision: Decision) -> list[Block]:
+    trades = [trade for trade in decision.trade_offs if trade.chosen is not None]
+    blocks: list[Block] = []
+    if trades and decision.chosen:
+        rows = [
+            (
+                trade.label,
+                trade.chosen.flavour if trade.chosen else None,
+                trade.chosen.length_tokens if trade.chosen else None,
+                _signed(trade.cost_change, decision.choice.currency),
+                _signed(trade.hours_change, "h"),
+            )
+            for trade in trades
+        ]
+        blocks += [
+            Heading("What another choice would change"),
+            table(
+                ["with", "one would rent", ">length", ">cost", ">time"], rows, "Projected, against the choice above."
+            ),
+        ]
+    for name, even in decision.break_even:
+        if even.ratio is None:
+            continue
+        seen = "" if even.seen is None else f"; here it is {even.seen:.2f} times as fast"
+        blocks.append(Sentence(f"{name} pays from {even.ratio:.2f} times the speed of the choice on{seen}.", Tone.NOTE))
+    return blocks
+
+
+def run_words(decision: Decision) -> str:
+    """Return the run in a few words."""
+    if decision.run.is_sample:
+        return "a million tokens in items of the limit's length (no data are named)"
+    return f"{decision.run.name}: {decision.run.items:,} items, {format_tokens(decision.run.tokens)} tokens a pass"
+
+
+def money_words(cost: Range | None, currency: str, candidate: Candidate) -> str:
+    """Return money with its range and its evidence."""
+    if cost is None:
+        return "no price is known"
+    return (
+        f"{format_money(cost.expected, currency)} (range {format_money(cost.low, currency)} to "
+        f"{format_money(cost.high, currency)}), projected{_from(candidate)}"
+    )
+
+
+def hours_words(hours: Range | None, candidate: Candidate) -> str:
+    """Return hours with their range and their evidence."""
+    if hours is None:
+        return "no time is known"
+    expected, low, high = (format_duration(value * 3600) for value in (hours.expected, hours.low, hours.high))
+    return f"{expected} (range {low} to {high}), projected{_from(candidate)}"
+
+
+def _from(candidate: Candidate) -> str:
+    return f" from {candidate.time_evidence.value} times" if candidate.time_evidence else ""
+
+
+def _memory_words(cell: Cell) -> str:
+    memory = cell.memory
+    if memory is None:
+        return "not known"
+    peak = "" if memory.peak_reserved_bytes is None else f"{gb(memory.peak_reserved_bytes)} GB reserved of "
+    free = memory.fit.headroom_bytes
+    word = "free" if free >= 0 else "short"
+    return (
+        f"{peak}{gb(memory.memory_bytes)} GB, {gb(abs(free))} GB {word} beyond the margin and "
+        f"{gb(memory.outside.size_bytes)} GB outside the allocator ({memory.outside.source.value}); {memory.evidence}"
+    )
+
+
+def _price_words(cell: Cell) -> str:
+    price = cell.flavour.price()
+    if price is None:
+        return "none is known"
+    dated = f" as of {price.as_of.isoformat()}" if price.as_of else ""
+    return f"{price.usd_per_hour:,.2f} USD an hour, {price.origin.value}{dated}"
+
+
+def _range_cell(value: Range | None) -> str | None:
+    return None if value is None else f"{value.expected:,.2f} ({value.low:,.2f} to {value.high:,.2f})"
+
+
+def _signed(value: float | None, unit: str) -> str | None:
+    return None if value is None else f"{value:+,.2f} {unit}"
+
+
+def _range_json(value: Range | None) -> dict[str, float] | None:
+    return None if value is None else {"expected": value.expected, "low": value.low, "high": value.high}
+
+
+def _cell_json(cell: Cell) -> dict[str, Any]:
+    candidate, memory = cell.candidate, cell.memory
+    return {
+        "flavour": candidate.flavour,
+        "step": cell.step.to_dict(),
+        "length_tokens": candidate.length_tokens,
+        "verdict": candidate.fit.verdict.value if candidate.fit else None,
+        "headroom_bytes": candidate.fit.headroom_bytes if candidate.fit else None,
+        "memory_source": memory.source.value if memory else None,
+        "memory_evidence": memory.evidence if memory else None,
+        "memory_bytes": memory.memory_bytes if memory else None,
+        "peak_allocated_bytes": memory.peak_allocated_bytes if memory else None,
+        "peak_reserved_bytes": memory.peak_reserved_bytes if memory else None,
+        "outside_allocator_bytes": memory.outside.size_bytes if memory else None,
+        "outside_allocator_source": memory.outside.source.value if memory else None,
+        "cost_usd": _range_json(candidate.cost),
+        "hours": _range_json(candidate.hours),
+        "time_source": candidate.time_evidence.value if candidate.time_evidence else None,
+        "price_usd_per_hour": candidate.price_per_hour,
+        "gpu_count": candidate.gpu_count,
+    }
+
+
+def _trade_off_json(trade: TradeOff) -> dict[str, Any]:
+    return {
+        "label": trade.label,
+        "flavour": trade.chosen.flavour if trade.chosen else None,
+        "length_tokens": trade.chosen.length_tokens if trade.chosen else None,
+        "cost_change_usd": trade.cost_change,
+        "hours_change": trade.hours_change,
+        "length_change_tokens": trade.length_change_tokens,
+    }

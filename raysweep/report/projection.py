@@ -1,0 +1,221 @@
+"""Hours and dollars of the whole run, flavour by flavour, as a page and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cost.evidence import Evidence, Range
+from cost.money import Allocation
+from cost.plan import StageWork
+from cost.project import Projection
+from cost.units import SECONDS_PER_HOUR, format_duration, format_money, format_tokens
+from raysweep.decision.model import Cell, Decision
+from raysweep.report.decision import hours_words, money_words, no_choice, run_words
+from raysweep.report.page import Block, Heading, Page, Sentence, Tone, facts, table
+from raysweep.report.page import Cell as Shown
+
+
+def projection_json(decision: Decision, *, slurm_margin_share: float) -> dict[str, Any]:
+    """Return the projection of the chosen cell, and the best cell of every other flavour, as plain data."""
+    chosen = decision.chosen
+    return {
+        "model": decision.model,
+        "artifacts": list(decision.uris),
+        "currency": decision.choice.currency,
+        "run": {"name": decision.run.name, "items": decision.run.items, "tokens": decision.run.tokens},
+        "chosen": _cell_json(chosen, slurm_margin_share) if chosen and chosen.projection else None,
+        "flavours": [_cell_json(cell, slurm_margin_share) for cell in decision.best_by_flavour if cell.projection],
+        "padding": [
+            {
+                "multiple_tokens": option.multiple_tokens,
+                "hours_saved": option.hours_saved,
+                "cost_saved_usd": option.cost_saved,
+                "longest_tokens": option.longest_tokens,
+                "new_lengths": option.new_lengths,
+            }
+            for option in decision.padding
+        ],
+    }
+
+
+def projection_page(decision: Decision, *, slurm_margin_share: float) -> Page:
+    """Return the projection for people."""
+    chosen = decision.chosen
+    title = f"The whole run of {decision.model}"
+    if chosen is None or chosen.projection is None:
+        return Page(title, (Sentence(no_choice(decision), Tone.BAD), *_flavours(decision)))
+    projection, candidate = chosen.projection, chosen.candidate
+    blocks: list[Block] = [
+        facts(
+            [
+                ("on", f"{candidate.flavour}, {candidate.step}, items of up to {candidate.length_tokens:,} tokens"),
+                ("the run", run_words(decision)),
+                ("time", hours_words(projection.hours, candidate)),
+                ("cost", money_words(projection.cost, projection.currency, candidate)),
+                ("for Slurm", f"--time={_slurm(projection, slurm_margin_share)}"),
+            ]
+        ),
+        *_stages(projection),
+        *_parts(projection),
+        *_caveats(projection),
+        *_flavours(decision),
+        *_padding(decision),
+    ]
+    return Page(title, tuple(blocks))
+
+
+def _stages(projection: Projection) -> list[Block]:
+    rows = [
+        (
+            stage.name,
+            f"{stage.epochs:.3g}",
+            round(stage.items),
+            format_tokens(stage.tokens),
+            None if stage.loss_tokens is None else format_tokens(stage.loss_tokens),
+            None if stage.loss_share is None else f"{stage.loss_share:.0%}",
+            round(stage.work.optimizer_steps),
+            _lost(stage),
+        )
+        for stage in projection.stages
+    ]
+    columns = ["stage", ">epochs", ">items", ">tokens", ">bear loss", ">share", ">optimizer steps", "lost to the limit"]
+    return [Heading("Stages"), table(columns, rows, "Over all epochs; lost: in one epoch.")]
+
+
+def _lost(stage: StageWork) -> str | None:
+    lost = stage.lost
+    if lost is None or not lost.items:
+        return "nothing"
+    share = "" if lost.loss_share is None else f", {lost.loss_share:.1%} of the loss"
+    return f"{format_tokens(lost.tokens)} tokens of {lost.items:,.0f} items over it{share}"
+
+
+def _parts(projection: Projection) -> list[Block]:
+    pairs = [
+        ("start-up and warm-up", format_duration(projection.start_seconds)),
+        ("steps", format_duration(projection.training_seconds.expected)),
+        ("of it for lengths not seen before", format_duration(projection.new_length_seconds)),
+        *((name, format_duration(seconds)) for name, seconds in projection.pause_seconds),
+    ]
+    if projection.wait_seconds.expected:
+        pairs.append(("waiting after interruptions", format_duration(projection.wait_seconds.expected)))
+    if projection.padding_share > 0:
+        pairs.append(("padding, of all computed tokens", f"{projection.padding_share:.1%}"))
+    return [Heading("Where the time goes"), facts(pairs)]
+
+
+def _caveats(projection: Projection) -> list[Block]:
+    lines = []
+    if projection.evidence is not Evidence.MEASURED:
+        lines.append(
+            f"The times are {projection.evidence.value}, not measured: the range is wide. "
+            "Measure a few probes to narrow it."
+        )
+    if projection.assumed:
+        lines.append(f"Assumed, since no probe told it: the time for {', '.join(projection.assumed)}.")
+    if projection.beyond_tokens is not None:
+        lines.append(f"Some steps are longer than the longest one timed ({projection.beyond_tokens:,} tokens).")
+    return [Sentence(line, Tone.WARN) for line in lines]
+
+
+def _flavours(decision: Decision) -> list[Block]:
+    cells = [cell for cell in decision.best_by_flavour if cell.projection]
+    if not cells:
+        return []
+    rows = [
+        (
+            cell.candidate.flavour,
+            cell.candidate.step,
+            cell.candidate.length_tokens,
+            _verdict(cell),
+            _range(cell.candidate.hours),
+            _range(cell.candidate.cost),
+            cell.candidate.time_evidence.value if cell.candidate.time_evidence else None,
+        )
+        for cell in cells
+    ]
+    columns = ["flavour", "step", ">length", "memory", ">hours", f">{decision.choice.currency}", "times are"]
+    return [Heading("On every flavour"), table(columns, rows, "Projected; in brackets the range.")]
+
+
+def _verdict(cell: Cell) -> Shown:
+    tones = {"fits": Tone.GOOD, "tight": Tone.WARN, "no": Tone.BAD}
+    fit = cell.candidate.fit
+    return Shown("not known", Tone.NOTE) if fit is None else Shown(fit.verdict.value, tones[fit.verdict.value])
+
+
+def _padding(decision: Decision) -> list[Block]:
+    worth = [option for option in decision.padding if option.hours_saved > 0]
+    if not worth:
+        return []
+    best = worth[0]
+    saved = "" if best.cost_saved is None else f" and {format_money(best.cost_saved, decision.choice.currency)}"
+    return [
+        Sentence(
+            f"Padding items to multiples of {best.multiple_tokens} would save "
+            f"{format_duration(best.hours_saved * SECONDS_PER_HOUR)}{saved} (projected); the longest item is then "
+            f"{best.longest_tokens:,} tokens: forecast that length first.",
+            Tone.NOTE,
+        )
+    ]
+
+
+def _slurm(projection: Projection, margin_share: float) -> str:
+    return Allocation(time_margin_share=margin_share).time_limit(projection.hours.times(SECONDS_PER_HOUR))
+
+
+def _range(value: Range | None) -> str | None:
+    return None if value is None else f"{value.expected:,.2f} ({value.low:,.2f} to {value.high:,.2f})"
+
+
+def _range_json(value: Range | None) -> dict[str, float] | None:
+    return None if value is None else {"expected": value.expected, "low": value.low, "high": value.high}
+
+
+def _cell_json(cell: Cell, slurm_margin_share: float) -> dict[str, Any]:
+    projection = cell.projection
+    if projection is None:
+        raise ValueError("only a cell with a projection is shown")
+    return {
+        "flavour": cell.candidate.flavour,
+        "step": cell.step.to_dict(),
+        "length_tokens": cell.candidate.length_tokens,
+        "verdict": cell.candidate.fit.verdict.value if cell.candidate.fit else None,
+        "source": "projected",
+        "time_source": projection.evidence.value,
+        "assumed": list(projection.assumed),
+        "hours": _range_json(projection.hours),
+        "cost_usd": _range_json(projection.cost),
+        "training_seconds": _range_json(projection.training_seconds),
+        "new_length_seconds": projection.new_length_seconds,
+        "start_seconds": projection.start_seconds,
+        "pause_seconds": dict(projection.pause_seconds),
+        "padding_share": projection.padding_share,
+        "beyond_tokens": projection.beyond_tokens,
+        "slurm_time": _slurm(projection, slurm_margin_share),
+        "stages": [_stage_json(stage) for stage in projection.stages],
+    }
+
+
+def _stage_json(stage: StageWork) -> dict[str, Any]:
+    lost = stage.lost
+    return {
+        "name": stage.name,
+        "epochs": stage.epochs,
+        "items": stage.items,
+        "tokens": stage.tokens,
+        "loss_tokens": stage.loss_tokens,
+        "loss_share": stage.loss_share,
+        "padded_tokens": stage.padded_tokens,
+        "micro_steps": stage.work.micro_steps,
+        "optimizer_steps": stage.work.optimizer_steps,
+        "new_lengths": stage.work.new_lengths,
+        "lost": None
+        if lost is None
+        else {
+            "items": lost.items,
+            "tokens": lost.tokens,
+            "loss_tokens": lost.loss_tokens,
+            "loss_share": lost.loss_share,
+        },
+    }

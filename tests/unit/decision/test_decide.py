@@ -1,0 +1,261 @@
+"""From artifacts to a decision, without torch or Ray."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from records_for_tests import measurement, out_of_memory, record
+
+from cost.candidate import Reason
+from cost.catalogue import Catalogue
+from cost.choose import RunBudget
+from raysweep.data.items import Items
+from raysweep.decision.decide import decide
+from raysweep.decision.findings import Findings, gather
+from raysweep.decision.items import items_table, read_items_table
+from raysweep.decision.model import Decision
+from raysweep.errors import ArtifactError, InputError
+from raysweep.records import ProbeRecord, Source
+from raysweep.setting import StepSetting
+from raysweep.space import parse_space
+from raysweep.store import Artifact
+
+SPACE = """
+model: qwen2.5-7b
+step: {accumulation: 2, checkpointing: {search: [gpu, cpu]}}
+lengths: [4096, 8192]
+flavours: [hf/l40sx1, hf/a100-large, hf/h200, hf/h200x2]
+data: {items: tokens.jsonl, epochs: 2}
+"""
+GPU, CPU = parse_space(SPACE, "s").steps
+CATALOGUE = Catalogue.load()
+ITEMS = {"data": Items.of([1000, 2000, 4000, 8000] * 50, name="data")}
+
+
+def _probe(flavour: str, step: StepSetting, length_tokens: int, seconds: float, **changes: Any) -> ProbeRecord:
+    """A simulated probe of 20 GB whose optimizer step takes ``seconds``."""
+    device = CATALOGUE.flavour(flavour)
+    seen = measurement(
+        peak_reserved_bytes=20 * 10**9,
+        outside_allocator_bytes=None,
+        step_seconds=(seconds,),
+        tokens_per_second=2 * length_tokens / seconds,
+    )
+    values = {
+        "probe_id": f"{flavour}-{step.checkpointing}-{length_tokens}",
+        "flavour": flavour,
+        "step": step,
+        "length_tokens": length_tokens,
+        "source": Source.SIMULATED,
+        "measurement": seen,
+        "device_name": device.device.torch_device_name if device.device else "",
+        "device_memory_bytes": device.total_memory_bytes,
+        **changes,
+    }
+    return record(**values)
+
+
+def _records() -> list[ProbeRecord]:
+    """The L40S dies at 8,192 tokens; steps of 4,096 tokens take 8 s on the A100, 4.8 s on the H200."""
+    found: list[ProbeRecord] = []
+    for step, slower in ((GPU, 1.0), (CPU, 1.1)):
+        found.append(_probe("hf/l40sx1", step, 4096, 16 * slower))
+        dead = _probe("hf/l40sx1", step, 8192, 1)
+        names = ("probe_id", "flavour", "step", "length_tokens", "source", "device_name", "device_memory_bytes")
+        found.append(out_of_memory(**{name: getattr(dead, name) for name in names}))
+        for flavour, seconds in (("hf/a100-large", 8.0), ("hf/h200", 4.8)):
+            found += [_probe(flavour, step, n, seconds * slower * n / 4096) for n in (4096, 8192)]
+    return found
+
+
+def _artifact(folder: Path, records: list[ProbeRecord], text: str = SPACE) -> Artifact:
+    artifact = Artifact.create(folder, text)
+    for one in records:
+        artifact.append(one)
+    if "data:" in text:
+        artifact.write_items(items_table(ITEMS))
+    return artifact
+
+
+@pytest.fixture
+def findings(tmp_path: Path) -> Findings:
+    return gather([_artifact(tmp_path / "a", _records())])
+
+
+def _decide(findings: Findings, **options: Any) -> Decision:
+    return decide(findings, CATALOGUE, **options)
+
+
+def test_the_cheapest_flavour_of_the_longest_length_is_chosen(findings: Findings) -> None:
+    decision = _decide(findings)
+    assert decision.chosen is not None
+    assert decision.chosen.flavour.name == "hf/a100-large"
+    assert decision.chosen.candidate.length_tokens == 8192
+    assert decision.chosen.step == GPU
+
+
+def test_every_other_flavour_is_told_why_it_lost(findings: Findings) -> None:
+    reasons = {lost.candidate.flavour: lost.reason for lost in _decide(findings).choice.lost}
+    assert reasons["hf/h200"] is Reason.DEARER
+    assert reasons["hf/l40sx1"] in (Reason.SHORTER, Reason.DOES_NOT_FIT)
+    assert reasons["hf/h200x2"] is Reason.MULTI_GPU
+
+
+def test_every_cell_but_the_chosen_one_has_a_rejection(findings: Findings) -> None:
+    decision = _decide(findings)
+    assert len(decision.choice.rejections) == len(decision.cells) - 1
+    assert all(rejection.detail for rejection in decision.choice.rejections)
+
+
+def test_the_longest_length_is_that_below_which_everything_fits(findings: Findings) -> None:
+    longest = {(fit.flavour, fit.step): fit.length_tokens for fit in _decide(findings).longest}
+    assert longest["hf/l40sx1", GPU] == 4096
+    assert longest["hf/h200", GPU] == 8192
+    assert longest["hf/h200x2", GPU] is None
+
+
+def test_the_run_costs_its_seconds_times_its_price(findings: Findings) -> None:
+    chosen = _decide(findings).chosen
+    assert chosen is not None and chosen.projection is not None and chosen.projection.cost is not None
+    tokens = 2 * sum(ITEMS["data"].tokens)
+    # 8 s for two micro-steps of 4,096 tokens, and no length that the process had not seen before counted in.
+    hours = tokens * 8 / 8192 / 3600 + chosen.projection.new_length_seconds / 3600
+    assert chosen.projection.hours.expected == pytest.approx(hours, rel=1e-6)
+    assert chosen.projection.cost.expected == pytest.approx(hours * 2.5, rel=1e-3)
+
+
+def test_simulated_times_give_a_wide_range(findings: Findings) -> None:
+    chosen = _decide(findings).chosen
+    assert chosen is not None and chosen.projection is not None
+    assert chosen.projection.hours.high > 1.5 * chosen.projection.hours.expected
+    assert chosen.candidate.time_evidence == "simulated"
+
+
+def test_measured_probes_replace_simulated_ones(tmp_path: Path) -> None:
+    slow = [_probe("hf/a100-large", GPU, n, 40.0 * n / 4096, source=Source.MEASURED) for n in (4096, 8192)]
+    findings = gather([_artifact(tmp_path / "a", _records()), _artifact(tmp_path / "b", slow)])
+    decision = _decide(findings)
+    cell = next(c for c in decision.cells if c.flavour.name == "hf/a100-large" and c.step == GPU)
+    assert cell.memory is not None and cell.memory.source is Source.MEASURED
+    assert cell.candidate.time_evidence == "measured"
+    assert decision.chosen is not None and decision.chosen.step == CPU
+
+
+def test_a_larger_margin_rejects_what_a_smaller_one_takes(findings: Findings) -> None:
+    assert _decide(findings, margin_share=0.0).chosen is not None
+    nothing = _decide(findings, margin_share=0.95)
+    assert nothing.chosen is None
+    assert {r.reason for r in nothing.choice.rejections} <= {Reason.TIGHT, Reason.DOES_NOT_FIT, Reason.MULTI_GPU}
+
+
+@settings(deadline=None, max_examples=15)
+@given(margins=st.tuples(st.floats(0, 0.9), st.floats(0, 0.9)))
+def test_longest_lengths_never_grow_with_the_margin(tmp_path_factory: Any, margins: tuple[float, float]) -> None:
+    findings = gather([_artifact(tmp_path_factory.mktemp("m") / "a", _records())])
+    small, large = (_decide(findings, margin_share=m).longest for m in sorted(margins))
+    for a, b in zip(small, large, strict=True):
+        assert (b.length_tokens or 0) <= (a.length_tokens or 0)
+
+
+def test_a_shorter_length_may_be_asked_for(findings: Findings) -> None:
+    decision = _decide(findings, at_least_tokens=4096)
+    assert decision.choice.at_least_tokens == 4096
+    assert decision.chosen is not None
+
+
+def test_a_budget_of_the_run_is_kept_by_the_upper_end(findings: Findings) -> None:
+    assert _decide(findings, budget=RunBudget(cost=1e-6)).chosen is None
+
+
+def test_twice_the_data_take_twice_the_steps(findings: Findings) -> None:
+    once, twice = (_decide(findings, scale=s).chosen for s in ({}, {"data": 2.0}))
+    assert once is not None and twice is not None
+    assert once.projection is not None and twice.projection is not None
+    assert twice.projection.tokens == pytest.approx(2 * once.projection.tokens)
+
+
+def test_growing_an_unknown_stage_names_the_known_ones(findings: Findings) -> None:
+    with pytest.raises(InputError, match=r"stage of the run \(data\).*Did you mean 'data'"):
+        _decide(findings, scale={"dat": 2.0})
+
+
+def test_other_data_may_be_given(findings: Findings) -> None:
+    decision = _decide(findings, items={"mine": Items.of([500] * 10, name="mine")})
+    assert decision.chosen is not None and decision.chosen.projection is not None
+    assert decision.chosen.projection.tokens == 2 * 5000
+
+
+def test_without_data_a_million_tokens_stand_for_the_run(tmp_path: Path) -> None:
+    findings = gather([_artifact(tmp_path / "a", _records(), SPACE.replace("data:", "#"))])
+    decision = _decide(findings)
+    assert decision.run.is_sample
+    assert decision.chosen is not None and decision.chosen.projection is not None
+    assert decision.chosen.projection.tokens == pytest.approx(1e6, rel=0.01)
+
+
+def test_trade_offs_name_other_margins_lengths_and_steps(findings: Findings) -> None:
+    labels = [trade.label for trade in _decide(findings).trade_offs]
+    assert labels == ["a margin of 4%", "a margin of 16%", "items of up to 4,096 tokens", "only checkpointing cpu"]
+
+
+def test_artifacts_of_two_models_do_not_merge(tmp_path: Path) -> None:
+    one = _artifact(tmp_path / "a", _records())
+    other = Artifact.create(tmp_path / "b", SPACE.replace("qwen2.5-7b", "qwen3-8b"))
+    with pytest.raises(ArtifactError, match="same model"):
+        gather([one, other])
+
+
+def test_artifacts_of_several_machines_merge(tmp_path: Path) -> None:
+    by_flavour: dict[str, list[ProbeRecord]] = {}
+    for one in _records():
+        by_flavour.setdefault(one.flavour, []).append(one)
+    parts = [_artifact(tmp_path / str(i), records) for i, records in enumerate(by_flavour.values())]
+    whole = _decide(gather([_artifact(tmp_path / "all", _records())]))
+    merged = _decide(gather(parts))
+    assert merged.chosen is not None and whole.chosen is not None
+    assert merged.chosen.candidate == whole.chosen.candidate
+
+
+def test_the_same_artifact_twice_counts_once(tmp_path: Path) -> None:
+    artifact = _artifact(tmp_path / "a", _records())
+    assert len(gather([artifact, artifact]).records) == len(_records())
+
+
+def test_an_artifact_without_probes_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="expected probes"):
+        _decide(gather([Artifact.create(tmp_path / "a", SPACE)]))
+
+
+def test_items_read_back_by_stage_in_order() -> None:
+    items = {
+        "first": Items.of([5, 3, 9], loss_tokens=[1, 3, 0], name="first"),
+        "second": Items.of([7], name="second"),
+    }
+    back = read_items_table(items_table(items), "items.parquet")
+    assert list(back) == ["first", "second"]
+    assert back["first"].tokens.tolist() == [5, 3, 9]
+    assert back["first"].loss_tokens is not None and back["first"].loss_tokens.tolist() == [1, 3, 0]
+    assert back["second"].loss_tokens is None
+
+
+def test_deciding_imports_neither_torch_nor_ray(tmp_path: Path) -> None:
+    _artifact(tmp_path / "a", _records())
+    code = (
+        "import sys\n"
+        "from cost.catalogue import Catalogue\n"
+        "from raysweep.decision.decide import decide\n"
+        "from raysweep.decision.findings import gather\n"
+        "from raysweep.report.whole import whole_page\n"
+        "from raysweep.store import Artifact\n"
+        f"findings = gather([Artifact.open({str(tmp_path / 'a')!r})])\n"
+        "whole_page(findings, decide(findings, Catalogue.load()))\n"
+        "print(sorted({'torch', 'ray', 'transformers', 'peft', 'optuna'} & set(sys.modules)))\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
