@@ -1,9 +1,9 @@
-"""What padding, sorting and packing make of lengths: pure functions, for the forecast's advice and for projections."""
+"""What padding, batching and sorting make of a sequence of lengths, whose order matters to the allocator.
+
+``cost.batches`` has the same for histograms, where only how often each length occurs matters.
+"""
 
 from __future__ import annotations
-
-import bisect
-from collections import Counter
 
 import numpy as np
 
@@ -45,38 +45,6 @@ def bucket_by_length(tokens: Counts, bucket_items: int) -> Counts:
     _at_least_one("a bucket", bucket_items)
     buckets = [sort_by_length(tokens[i : i + bucket_items]) for i in range(0, tokens.size, bucket_items)]
     return np.concatenate(buckets)
-
-
-def pack(tokens: Counts, limit_tokens: int) -> Counts:
-    """Return the lengths of packed sequences of at most ``limit_tokens``, longest first, each item kept whole.
-
-    Best fit, longest item first, as packers for fine-tuning do
-    (Ding et al., "Fewer Truncations Improve Language Modeling", 2024).
-
-    Raises:
-        DataError: an item is longer than the limit.
-    """
-    if (longest := int(tokens.max())) > limit_tokens:
-        raise DataError(
-            f"an item of {longest} tokens does not fit packed sequences of {limit_tokens}: truncate or split first"
-        )
-    rooms: list[
-        int
-    ] = []  # the different rooms that open sequences have left, ascending: there are far fewer than items
-    sequences: Counter[int] = Counter()  # how many sequences have each room left
-    for length in np.sort(tokens)[::-1].tolist():
-        place = bisect.bisect_left(rooms, length)
-        room = rooms[place] if place < len(rooms) else limit_tokens
-        if place < len(rooms):
-            sequences[room] -= 1
-            if not sequences[room]:
-                del rooms[place]
-        left = room - length
-        if left and not sequences[left]:
-            bisect.insort(rooms, left)
-        sequences[left] += 1
-    left_over = np.array(sorted(sequences.elements()), dtype=np.int64)
-    return limit_tokens - left_over
 
 
 def _at_least_one(what: str, value: int) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from raysweep.data import cache
 from raysweep.data.counts import read_counts
-from raysweep.data.histogram import is_histogram, read_histogram
+from raysweep.data.histogram import histogram_items, is_histogram
 from raysweep.data.items import Counts, Items, Origin
 from raysweep.data.rows import COLUMNS, Kind, Source, batches, first_columns, kind_of, open_source
 from raysweep.data.tokenizer import HubTokenizer, LossOn, TokenCounter
@@ -52,8 +53,8 @@ def read_items(
     """
     path = Path(path)
     source = open_source(path)
-    if _holds_histogram(source):
-        return read_histogram(path)
+    if (histogram := _histogram(source)) is not None:
+        return histogram_items(histogram, path)
     kind = kind_of(first_columns(source), str(path))
     if kind in (Kind.COUNTS, Kind.IDS):
         tokens, loss = read_counts(source, kind)
@@ -69,14 +70,15 @@ def read_items(
     return Items(name=path.name, tokens=tokens, loss_tokens=None if bears_all else loss, origin=Origin.COUNTED)
 
 
-def _holds_histogram(source: Source) -> bool:
-    if not source.path.is_file() or source.path.suffix.lower() != ".json" or source.size_bytes > _HISTOGRAM_BYTES:
-        return False
+def _histogram(source: Source) -> dict[str, Any] | None:
+    """Return the one object of a small JSON file that holds a histogram, else None."""
+    if source.path.suffix.lower() != ".json" or source.size_bytes > _HISTOGRAM_BYTES:
+        return None
     try:
         data = json.loads(source.path.read_bytes())
     except ValueError:
-        return False
-    return isinstance(data, dict) and is_histogram(data)
+        return None
+    return data if isinstance(data, dict) and is_histogram(data) else None
 
 
 def _counted(

@@ -1,11 +1,11 @@
-"""What padding, sorting and packing make of lengths."""
+"""What padding, batching and sorting make of lengths."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysweep.data import bucket_by_length, micro_batches, pack, pad_to_multiple, sort_by_length
+from raysweep.data import bucket_by_length, micro_batches, pad_to_multiple, sort_by_length
 from raysweep.errors import DataError
 
 LENGTHS = st.lists(st.integers(1, 500), min_size=1, max_size=60).map(lambda n: np.array(n, dtype=np.int64))
@@ -39,25 +39,6 @@ def test_bucketing_sorts_within_buckets_and_leaves_items_in_theirs(lengths: np.n
     ordered = bucket_by_length(lengths, bucket)
     for start in range(0, len(lengths), bucket):
         assert ordered[start : start + bucket].tolist() == sorted(lengths[start : start + bucket], reverse=True)
-
-
-@given(LENGTHS, st.integers(500, 1200))
-def test_packing_keeps_all_tokens_and_the_limit(lengths: np.ndarray, limit: int) -> None:
-    packed = pack(lengths, limit)
-    assert packed.sum() == lengths.sum()
-    assert packed.max() <= limit
-    assert -(-lengths.sum() // limit) <= packed.size <= lengths.size
-
-
-@given(LENGTHS, st.integers(500, 1200))
-def test_no_two_packed_sequences_would_fit_into_one(lengths: np.ndarray, limit: int) -> None:
-    packed = np.sort(pack(lengths, limit))
-    assert packed.size == 1 or packed[0] + packed[1] > limit
-
-
-def test_an_item_that_no_sequence_can_hold_is_refused() -> None:
-    with pytest.raises(DataError, match="an item of 9 tokens does not fit packed sequences of 8"):
-        pack(np.array([3, 9]), 8)
 
 
 @pytest.mark.parametrize("call", [pad_to_multiple, micro_batches, bucket_by_length])
