@@ -244,11 +244,11 @@ class DeviceRunner:
             measurement = self._measurement(timing, usage) if usage is not None else None
             return Outcome(state=ProbeState.COMPLETED, measurement=measurement, probe_seconds=0.0)
         if fault.reason is not Reason.OOM:
-            return Outcome(state=ProbeState.FAILED, reason=fault.reason, detail=fault.detail, probe_seconds=0.0)
+            return Outcome(state=ProbeState.FAILED, reason=fault.reason.value, detail=fault.detail, probe_seconds=0.0)
         phase, item = self._place.current, self._place.item
         return Outcome(
             state=ProbeState.PRUNED,
-            reason=fault.reason,
+            reason=fault.reason.value,
             detail=fault.detail + self._came_back(after),
             prune=Prune(phase=phase.value, requested_bytes=fault.requested_bytes, item=item),
             measurement=self._measurement(Timing(), usage) if usage is not None else None,

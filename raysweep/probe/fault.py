@@ -136,6 +136,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _detail(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if isinstance(error, RaysweepError) and lines:
+        return lines[0]  # written for people already
     name = type(error).__name__
     return f"{name}: {lines[0]}" if lines else name
 
