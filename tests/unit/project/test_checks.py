@@ -2,9 +2,13 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 from pathlib import Path
 from types import ModuleType
+
+from raysweep.space import parse_space
+from raysweep.space.run import RUN_KEYS
 
 ROOT = Path(__file__).parents[3]
 
@@ -28,8 +32,6 @@ def test_the_reference_is_what_help_says() -> None:
 
 
 def test_every_link_between_pages_leads_somewhere() -> None:
-    import re
-
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     links = [
         (page, target.split("#")[0])
@@ -41,6 +43,21 @@ def test_every_link_between_pages_leads_somewhere() -> None:
     assert [
         f"{page.relative_to(ROOT)}: {target}" for page, target in links if not (page.parent / target).exists()
     ] == []
+
+
+def test_the_search_space_in_the_reference_is_one() -> None:
+    page = (ROOT / "docs" / "reference" / "search-space.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    space = parse_space(example, "the reference")
+    assert space.searched == ("checkpointing",)
+    assert set(_keys_of(page)) >= set(RUN_KEYS)
+
+
+def _keys_of(page: str) -> list[str]:
+    """Return the keys that the first cells of a page's tables name."""
+    return [
+        key for cell in re.findall(r"^\| (`[^|]+) \|", page, re.MULTILINE) for key in re.findall(r"`([^`]+)`", cell)
+    ]
 
 
 def _module(path: Path) -> ModuleType:
