@@ -43,10 +43,10 @@ def margin_option(command: F) -> F:
 
 
 def read_catalogue(prices_csv: Path | None) -> Catalogue:
-    """Return the catalogue, under the user's own list if there is one."""
-    from cost.catalogue import Catalogue
+    """Return the catalogue with every refreshed list, under the user's own list if there is one."""
+    from raysweep.cli.price_lists import load_catalogue
 
-    return Catalogue.load(prices_csv)
+    return load_catalogue(prices_csv)
 
 
 def read_flavours(space: SearchSpace, catalogue: Catalogue) -> tuple[Flavour, ...]:

@@ -9,6 +9,7 @@ import click
 
 from raysweep.cli.edge import Exit, common_options
 from raysweep.cli.options import prices_option, read_catalogue
+from raysweep.cli.price_lists import SOURCES, refresh
 
 
 @click.group("prices", invoke_without_command=True)
@@ -60,4 +61,43 @@ def show(flavour: str, prices_csv: Path | None, as_json: bool) -> Exit:
     found = read_catalogue(prices_csv).flavour(flavour)
     today = datetime.datetime.now(tz=datetime.UTC).date()
     emit(flavour_page(found, today), flavours_json([found], today), as_json=as_json)
+    return Exit.DONE
+
+
+@command.command("check")
+@prices_option
+@common_options
+def check(prices_csv: Path | None, as_json: bool) -> Exit:
+    """Name prices to distrust: old or undated ones, and sources more than 10 % apart.
+
+    Exit code 1 where there is any.
+    """
+    from cost.price_check import disagreements, old_prices
+    from raysweep.cli.output import emit
+    from raysweep.report.price_check import check_json, check_page
+
+    flavours = read_catalogue(prices_csv).flavours
+    old = old_prices(flavours, today=datetime.datetime.now(tz=datetime.UTC).date())
+    apart = disagreements(flavours)
+    emit(check_page(old, apart), check_json(old, apart), as_json=as_json)
+    return Exit.NEGATIVE if old or apart else Exit.DONE
+
+
+@command.command("refresh")
+@click.option("--from", "source", type=click.Choice(SOURCES), default="hf", show_default=True, help="Where to look.")
+@click.option(
+    "--folder", type=click.Path(path_type=Path, file_okay=False), help="Of gpuhunt's or SkyPilot's CSV files."
+)
+@common_options
+def refresh_prices(source: str, folder: Path | None, as_json: bool) -> Exit:
+    """Fetch prices, or read another tool's files, and keep them for every later command.
+
+    hf asks Hugging Face's jobs hardware endpoint; gpuhunt asks other providers, where it is installed. The other two
+    read catalogues that lie on this disk.
+    """
+    from raysweep.cli.output import emit
+    from raysweep.report.price_check import refresh_json, refresh_page
+
+    listing, kept = refresh(source, folder)
+    emit(refresh_page(listing, str(kept)), refresh_json(listing, str(kept)), as_json=as_json)
     return Exit.DONE

@@ -8,11 +8,9 @@ from datetime import date
 from typing import Any
 
 from cost.domain import Device, Flavour, Price
+from cost.price_check import OLD_DAYS
 from raysweep.report.labels import gb
 from raysweep.report.page import Block, Heading, Page, Sentence, facts, table
-
-OLD_DAYS = 90
-"""Prices move in weeks: one provider's H100 was seen at three prices within three months."""
 
 
 def flavours_json(flavours: Sequence[Flavour], today: date) -> dict[str, Any]:

@@ -1,0 +1,85 @@
+"""Price lists that ``prices refresh`` keeps between commands, one file a source, and the catalogue over all of them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raysweep.errors import InputError
+
+if TYPE_CHECKING:
+    from cost.catalogue import Catalogue
+    from cost.price_files import Listing
+
+SOURCES = ("hf", "gpuhunt", "gpuhunt-files", "skypilot-files")
+"""Asked for now: hf, gpuhunt. Read from a folder on this disk: the other two."""
+
+
+def price_folder() -> Path:
+    """Return where refreshed lists are kept: beside the counts of data (``RAYSWEEP_CACHE``, else ``~/.cache``)."""
+    named = os.environ.get("RAYSWEEP_CACHE")
+    return (Path(named) if named else Path.home() / ".cache" / "raysweep") / "prices"
+
+
+def load_catalogue(prices_csv: Path | None) -> Catalogue:
+    """Return the built-in catalogue under every refreshed list, and the user's own list over all.
+
+    Raises:
+        CostError: a list cannot be read.
+    """
+    from cost import price_csv
+    from cost.catalogue import Catalogue
+    from cost.domain import Origin
+
+    catalogue = Catalogue.load(prices_csv)
+    for source in SOURCES:
+        file = price_folder() / f"{source}.csv"
+        if file.is_file():
+            origin = Origin.DISK if source.endswith("-files") else Origin.LIVE
+            lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+            catalogue = catalogue.merged(price_csv.read(lines, name=str(file), origin=origin))
+    return catalogue
+
+
+def refresh(source: str, folder: Path | None) -> tuple[Listing, Path]:
+    """Ask a source for its prices, or read its files, and keep them; return the list and where it is kept.
+
+    Raises:
+        CostError: the source cannot be reached or read.
+        InputError: a source on disk needs a folder, or the list cannot be kept.
+    """
+    from cost import price_files, price_refresh
+    from cost.catalogue import Catalogue
+
+    built_in = Catalogue.load()
+    if source == "hf":
+        listing = price_refresh.refresh_hf(built_in)
+    elif source == "gpuhunt":
+        listing = price_refresh.refresh_gpuhunt(built_in)
+    else:
+        place = folder or _named_folder(source)
+        read = price_files.read_gpuhunt if source == "gpuhunt-files" else price_files.read_skypilot
+        listing = read(place, built_in)
+    return listing, _keep(source, listing.to_csv())
+
+
+def _named_folder(source: str) -> Path:
+    named = os.environ.get("GPUHUNT_CATALOG_DIR") if source == "gpuhunt-files" else None
+    if not named:
+        hint = " or GPUHUNT_CATALOG_DIR" if source == "gpuhunt-files" else ""
+        raise InputError(f"--from {source}: expected the folder of its CSV files. Name it with --folder{hint}.")
+    return Path(named)
+
+
+def _keep(source: str, text: str) -> Path:
+    target = price_folder() / f"{source}.csv"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False, encoding="utf-8") as file:
+            file.write(text)
+        Path(file.name).replace(target)
+    except OSError as error:
+        raise InputError(f"{target}: the prices cannot be kept: {error.strerror}. Set RAYSWEEP_CACHE.") from None
+    return target
