@@ -54,6 +54,8 @@ def refresh_gpuhunt(catalogue: Catalogue, providers: tuple[str, ...] = ()) -> Li
     Raises:
         CostError: gpuhunt is not installed, or could not answer.
     """
+    import logging
+
     try:
         gpuhunt = importlib.import_module("gpuhunt")  # not among this package's own dependencies
     except ImportError as error:
@@ -61,10 +63,15 @@ def refresh_gpuhunt(catalogue: Catalogue, providers: tuple[str, ...] = ()) -> Li
             "gpuhunt is not installed. Type `pip install gpuhunt`, or read a catalogue that lies on disk by naming its "
             "folder in GPUHUNT_CATALOG_DIR."
         ) from error
+    log = logging.getLogger("gpuhunt")
+    level = log.level
+    log.setLevel(logging.CRITICAL)  # it logs a traceback for every provider that it cannot reach
     try:
         items = gpuhunt.query(provider=list(providers) or None, min_gpu_count=1)
     except Exception as error:  # whatever its providers raise: network, credentials, parsing
         raise CostError(f"gpuhunt could not list prices: {type(error).__name__}: {error}") from error
+    finally:
+        log.setLevel(level)
     fields = ("instance_name", "location", "price", "gpu_count", "gpu_name", "gpu_memory", "spot")
     offers = []
     for item in items:

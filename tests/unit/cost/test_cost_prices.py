@@ -1,4 +1,5 @@
 import json
+import logging
 import sys
 import threading
 import types
@@ -349,10 +350,12 @@ def test_without_gpuhunt_the_error_says_what_to_type(catalogue, monkeypatch):
         refresh_gpuhunt(catalogue)
 
 
-def test_a_failure_inside_gpuhunt_is_one_clear_error(catalogue, monkeypatch):
+def test_a_failure_inside_gpuhunt_is_one_clear_error(catalogue, monkeypatch, caplog):
     def query(**_: object):
+        logging.getLogger("gpuhunt.providers").error("a page of traceback")
         raise RuntimeError("no credentials")
 
     fake_gpuhunt(monkeypatch, query)
     with pytest.raises(CostError, match="no credentials"):
         refresh_gpuhunt(catalogue)
+    assert caplog.text == ""
