@@ -181,6 +181,9 @@ class DeviceRunner:
         make = build if request.step.adapter.rank else build_base
         self._model = make(self._config, request.step, device=self._device.torch_device, seed=self._seed)
         gc.collect()
+        # After every probe garbage is collected. That takes most of a second while it looks through the libraries'
+        # millions of objects; frozen ones are passed over.
+        gc.freeze()
         self._device.release_caches()
         self._level = self._device.usage()
         self._loaded = key
@@ -217,6 +220,7 @@ class DeviceRunner:
     def _drop_model(self) -> None:
         self._model = None
         self._loaded = None
+        gc.unfreeze()
         gc.collect()
         self._device.release_caches()
         self._level = self._bare

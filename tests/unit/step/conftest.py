@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from transformers import LlamaConfig
@@ -21,3 +23,12 @@ def tiny() -> LlamaConfig:
 @pytest.fixture
 def tokens() -> torch.Tensor:
     return torch.randint(0, 97, (2, 21), generator=torch.Generator().manual_seed(7))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny tensors gain nothing from threads, which cost much where tests share the cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
