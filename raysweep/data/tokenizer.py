@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Protocol
 
 from raysweep.data.rows import COMPLETION, MESSAGES, PROMPT, TEXT, Batch, Kind, Row
@@ -12,6 +13,11 @@ from raysweep.errors import DataError
 
 Span = tuple[int, int]
 """Start and end of loss-bearing characters in a text."""
+
+_EXPECTED = (
+    "Expected a folder with tokenizer.json, or the owner/name of a model on the Hugging Face Hub that can be reached; "
+    'or give token counts instead of texts, one {"tokens": n} a line.'
+)
 
 
 class LossOn(StrEnum):
@@ -45,21 +51,22 @@ class HubTokenizer:
     """
 
     def __init__(self, model: str, *, trust_remote_code: bool = False) -> None:
-        """Load the tokenizer of a folder or a Hub id.
+        """Load the tokenizer of a folder, of the folder that a config file is in, or of a Hub id ``owner/name``.
 
         Raises:
             DataError: there is none to load.
         """
+        path = Path(model)
+        if not path.exists() and "/" not in model:  # asking the Hub for what is no id of its takes most of a minute
+            raise DataError(f"the tokenizer of {model!r} is not known here. {_EXPECTED}")
         from transformers import AutoTokenizer
 
+        source = path.parent if path.is_file() else model
         try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
         except (OSError, ValueError, ImportError, KeyError) as error:
             reason = str(error).strip().splitlines()[0]
-            raise DataError(
-                f"the tokenizer of {model!r} cannot be loaded ({reason}). Expected a folder with tokenizer.json or a "
-                'Hub id that can be reached; or give token counts instead of texts, one {"tokens": n} a line'
-            ) from error
+            raise DataError(f"the tokenizer of {model!r} cannot be loaded ({reason}). {_EXPECTED}") from error
         self._model = model
         self._end = self._tokenizer.eos_token or ""
         if self._tokenizer.is_fast:  # a saved tokenizer may carry a limit of its own, which would hide long items

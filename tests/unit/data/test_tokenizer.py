@@ -170,6 +170,14 @@ def test_conversations_need_a_chat_template(tmp_path: Path, plain_tokenizer: str
         read_items(written(tmp_path, {"messages": TALK}), tokenizer=plain_tokenizer)
 
 
-def test_a_tokenizer_that_is_not_there_says_what_else_to_give(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"cannot be loaded .* or give token counts instead"):
-        read_items(written(tmp_path, {"text": "dog"}), tokenizer=str(tmp_path / "nowhere"))
+@pytest.mark.parametrize("name", ["qwen2.5-7b", "{folder}"])
+def test_a_tokenizer_that_is_not_there_says_what_else_to_give(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"the tokenizer of .* or give token counts instead of texts"):
+        read_items(written(tmp_path, {"text": "dog"}), tokenizer=name.format(folder=tmp_path / "empty"))
+
+
+def test_a_config_file_stands_for_its_folder(tmp_path: Path, plain_tokenizer: str) -> None:
+    path = written(tmp_path, {"text": "dog"})
+    beside = read_items(path, tokenizer=f"{plain_tokenizer}/tokenizer_config.json", use_cache=False)
+    assert beside.tokens.tolist() == read_items(path, tokenizer=plain_tokenizer, use_cache=False).tokens.tolist()
