@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ LOCAL = "local"
 
 ACCELERATOR_SHARE = 0.001
 """How much of a node's ``accelerator_type:X`` a session asks for: the resource only names the type, each node has 1."""
+
+REACH_SECONDS = 10.0
+"""How long a cluster's head may take to accept a connection."""
 
 OBJECT_STORE_BYTES = 200 * 10**6
 """Of an embedded Ray: sessions pass records and programs, which are small; Ray's default is 30 % of the memory."""
@@ -65,6 +69,8 @@ def connected(address: str, flavours: Iterable[str], sessions_per_flavour: int) 
         with no_worker_logs():
             yield
         return
+    if address not in {LOCAL, "auto"}:
+        _reach(address)
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         if address == LOCAL:
@@ -89,6 +95,20 @@ def connected(address: str, flavours: Iterable[str], sessions_per_flavour: int) 
         finally:
             # Within the block: Ray prints what it has gathered when it shuts down.
             ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Look whether anything listens at ``HOST:PORT``: Ray itself waits for more than five minutes to find out."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise InputError(f"--address: expected local, auto or HOST:PORT, got {address!r}. For example: 10.0.0.5:6379")
+    try:
+        socket.create_connection((host, int(port)), timeout=REACH_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise MachineError(
+            f"--address {address}: expected a running Ray cluster; nothing answers there ({error}). "
+            "Start one with: ray start --head, or leave --address out to use this machine alone."
+        ) from None
 
 
 def alive_nodes() -> list[dict[str, float]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -67,15 +69,23 @@ class Driver(Callback):
         self.drain()
 
     def _died(self, trial: Trial) -> None:
-        try:
-            error = trial.get_pickled_error()
-        except Exception:  # an error that cannot be unpickled here is known by its text alone
-            error = RuntimeError(trial.get_error() or "its process ended")
-        reason, detail = death_reason(error)
+        reason, detail = death_reason(_last_error(trial))
         if self.call("knows", trial.trial_id):
             self.call("lost", trial.trial_id, reason, detail)
         else:
             self.call("failed_to_start", trial.config["flavour"], detail)
+
+
+def _last_error(trial: Trial) -> str:
+    """Return the text of a trial's last error.
+
+    It is read where Tune writes it, on this machine: ``Trial.get_error`` reads the copy in the experiment's storage,
+    which follows later.
+    """
+    path = Path(trial.error_file) if trial.error_file else None
+    text = path.read_text() if path is not None and path.exists() else ""
+    # The file gathers all failures, each headed "Failure # 2 (occurred at 2026-01-01_00-00-00)".
+    return re.split(r"^Failure # \d+ .*$", text, flags=re.MULTILINE)[-1]
 
 
 class NoTables(TrialProgressCallback):

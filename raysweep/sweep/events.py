@@ -47,6 +47,7 @@ class SessionLost:
     session_id: str
     flavour: str
     reason: str
+    """``lost``, ``host_oom``, or ``replaced`` where it ended its own process after a probe that spoilt its device."""
     detail: str
 
 

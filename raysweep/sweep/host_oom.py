@@ -49,9 +49,9 @@ def wrap_actor_manager() -> bool:
     return True
 
 
-def death_reason(error: BaseException | None) -> tuple[str, str]:
+def death_reason(error_text: str) -> tuple[str, str]:
     """Return ``(reason, detail)`` of a session's death: ``host_oom`` or ``lost``, and the line that says most."""
-    lines = [line.strip() for line in _COLOUR.sub("", str(error or "")).splitlines() if line.strip()]
+    lines = [line.strip() for line in _COLOUR.sub("", error_text).splitlines() if line.strip()]
     if not lines:
         return "lost", "its process ended"
     if lines[0].startswith(MESSAGE_PREFIX):

@@ -71,6 +71,8 @@ class _Session:
     flavour: str
     device: DeviceFacts | None = None
     probe: _Probe | None = None
+    ends_itself: bool = False
+    """Whether its process ends by its own will, since its device cannot be used any more."""
 
 
 @dataclass(slots=True)
@@ -175,6 +177,7 @@ class Planner:
     def expire(self, session_id: str) -> None:
         """The session ends its own process: its probe used up its time."""
         session = self._sessions[session_id]
+        session.ends_itself = True
         probe = session.probe
         if probe is None:
             return
@@ -186,8 +189,15 @@ class Planner:
             reason, detail = "budget", f"ended after {taken:.0f} s: more time would have passed the budget"
         self._end(session_id, self._failed(probe, reason, detail))
 
-    def tell(self, session_id: str, outcome: Outcome) -> None:
-        """The session's probe has ended. What is told of no probe in flight is ignored: it was recorded already."""
+    def tell(self, session_id: str, outcome: Outcome, ends_itself: bool = False) -> None:
+        """The session's probe has ended. What is told of no probe in flight is ignored: it was recorded already.
+
+        Args:
+            session_id: The session.
+            outcome: How the probe ended.
+            ends_itself: Whether the session's process ends now, to be replaced by a new one.
+        """
+        self._sessions[session_id].ends_itself = ends_itself
         self._end(session_id, outcome)
 
     # Called by the driver.
@@ -203,6 +213,8 @@ class Planner:
         self._ledger.close(session_id, self._clock())
         state = self._flavours[session.flavour]
         state.deaths += 1
+        if session.ends_itself:
+            reason, detail = "replaced", "its probe left the device unusable: a new process takes over"
         self._tell(SessionLost(session_id=session_id, flavour=session.flavour, reason=reason, detail=detail))
         probe = session.probe
         if probe is not None and reason == "lost" and probe.asks < LOST_ASKS:

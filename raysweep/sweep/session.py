@@ -62,7 +62,7 @@ class Session(tune.Trainable):
         outcome, unsafe = None, True
         with limit:
             outcome, unsafe = run_probe(self._runner, answer.request, lambda: time.monotonic() - started)
-        self._call("tell", outcome)
+        self._call("tell", outcome, unsafe)
         if unsafe:
             # Nothing gentler gives a poisoned device back; Tune starts the session again in a new process.
             os._exit(1)

@@ -102,34 +102,52 @@ def test_the_artifact_holds_every_record_by_the_time_it_is_told(sweep):
     assert sweep.artifact().records() == summary.records
 
 
-def test_a_failed_probe_ends_alone(sweep):
-    summary = sweep(faults={2048: "failed"})
-    assert by_length(summary) == {
-        1024: ("completed", None),
-        2048: ("failed", "nan"),
-        4096: ("completed", None),
-        8192: ("pruned", "oom"),
+@pytest.fixture(scope="module")
+def eventful(local_ray, tmp_path_factory) -> tuple[Sweeper, SweepSummary]:
+    """One sweep of a device on which every length has another fault."""
+    sweep = Sweeper(tmp_path_factory.mktemp("eventful"))
+    faults = {2: "failed", 3: "poisoned", 4: "raised", 5: "killed once", 6: "killed"}
+    return sweep, sweep(lengths=range(1, 9), most_tokens=7, faults=faults)
+
+
+def test_after_every_fault_the_sweep_goes_on(eventful):
+    assert by_length(eventful[1]) == {
+        1: ("completed", None),
+        2: ("failed", "nan"),
+        3: ("failed", "error"),
+        4: ("failed", "error"),
+        5: ("completed", None),
+        6: ("failed", "lost"),
+        7: ("completed", None),
+        8: ("pruned", "oom"),
     }
-    assert [t.state for t in summary.trials if t.reason == "nan"] == ["FAIL"]
 
 
-def test_a_poisoned_device_costs_its_process_and_nothing_else(sweep):
-    summary = sweep(faults={1024: "poisoned", 2048: "raised"})
-    assert by_length(summary)[1024] == ("failed", "error")
-    assert by_length(summary)[2048] == ("failed", "error")
-    assert by_length(summary)[4096] == ("completed", None)
-    assert len({line[1] for line in log_of(sweep.folder, "lab/a")}) == 3  # a process more for each
-    assert began(sweep.folder, "lab/a") == list(LENGTHS)
+def test_a_lost_probe_is_asked_again_once_and_no_other_is(eventful):
+    sweep, _ = eventful
+    assert began(sweep.folder, "lab/a") == [1, 2, 3, 4, 5, 5, 6, 6, 7, 8]
 
 
-def test_a_killed_worker_starts_again_and_its_probe_is_asked_again_once(sweep):
-    summary = sweep(faults={2048: "killed once", 4096: "killed"})
-    assert by_length(summary)[2048] == ("completed", None)
-    assert by_length(summary)[4096] == ("failed", "lost")
-    assert by_length(summary)[8192] == ("pruned", "oom")
-    assert began(sweep.folder, "lab/a") == [1024, 2048, 2048, 4096, 4096, 8192]
-    assert [event.reason for event in sweep.told(SessionLost)] == ["lost"] * 3
-    assert len(summary.trials) == 4
+def test_a_poisoned_device_costs_its_process_and_nothing_else(eventful):
+    sweep, _ = eventful
+    process_of = {int(line[3]): line[1] for line in log_of(sweep.folder, "lab/a") if line[2] == "began"}
+    assert process_of[1] == process_of[2] == process_of[3]
+    assert len({process_of[length] for length in (3, 4, 5)}) == 3
+    assert process_of[7] == process_of[8]
+
+
+def test_a_fault_is_a_failed_trial_of_optunas_with_the_reason(eventful):
+    _, summary = eventful
+    states = {trial.probe_id: (trial.state, trial.reason) for trial in summary.trials}
+    assert len(summary.trials) == 8
+    for record in summary.records:
+        if record.state is ProbeState.FAILED:
+            assert states[record.probe_id] == ("FAIL", record.reason)
+
+
+def test_lost_sessions_are_told(eventful):
+    sweep, _ = eventful
+    assert [event.reason for event in sweep.told(SessionLost)] == ["replaced", "replaced", "lost", "lost", "lost"]
 
 
 def test_a_session_that_never_starts_is_given_up_and_the_others_go_on(sweep):
