@@ -61,6 +61,8 @@ class TrainingStep:
                     "step.loss: 'liger' fuses the output head, which this adapter changes; "
                     "expected 'full' or 'chunked', or other step.adapter.targets."
                 )
+            if head_of(base).bias is not None:
+                raise SpaceError("step.loss: 'liger' leaves out this output head's bias; expected 'full' or 'chunked'.")
             fused_kernel = fused_kernel or liger_kernel()
         self.model = model
         self.setting = setting

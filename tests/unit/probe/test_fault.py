@@ -35,6 +35,7 @@ CUDA_OOM = (
         (ModuleNotFoundError("No module named 'fla'"), Reason.MISSING_KERNEL),
         (RuntimeError("CUDA error: no kernel image is available for execution"), Reason.MISSING_KERNEL),
         (RuntimeError("\"addmm_impl\" not implemented for 'Half'"), Reason.MISSING_KERNEL),
+        (RuntimeError("Triton >= 3.4.0 and < 3.7.1 on Hopper GPUs produces incorrect results"), Reason.MISSING_KERNEL),
         (RuntimeError("CUDA error: device-side assert triggered"), Reason.POISONED),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), Reason.POISONED),
         (SpaceError("step.adapter.targets: 'foo' is no linear layer"), Reason.UNSUPPORTED),
