@@ -53,8 +53,23 @@ class Artifact:
         Raises:
             ArtifactError: the folder exists and is not empty (nothing is overwritten), or cannot be made.
         """
-        artifact = cls._at(uri)
+        artifact = cls.check_new(uri)
         with _refused(f"{uri}: the folder cannot be made"):
+            artifact._fs.makedirs(artifact._root, exist_ok=True)
+        artifact._write(SPACE, space_text.encode())
+        artifact._rows = []
+        artifact._write_probes()
+        return artifact
+
+    @classmethod
+    def check_new(cls, uri: str | Path) -> Self:
+        """Look whether ``create`` may make this artifact; nothing is written.
+
+        Raises:
+            ArtifactError: the folder exists and is not empty, or a file is in its place.
+        """
+        artifact = cls._at(uri)
+        with _refused(f"{uri}: the folder cannot be looked into"):
             if artifact._fs.exists(artifact._root):
                 if not artifact._fs.isdir(artifact._root):
                     raise ArtifactError(f"{uri}: expected a new or empty folder for the artifact; it is a file.")
@@ -63,10 +78,6 @@ class Artifact:
                         f"{uri}: expected a new or empty folder for the artifact; it is not empty, and nothing is "
                         f"overwritten. Name another folder, or add --resume to go on with the sweep in it."
                     )
-            artifact._fs.makedirs(artifact._root, exist_ok=True)
-        artifact._write(SPACE, space_text.encode())
-        artifact._rows = []
-        artifact._write_probes()
         return artifact
 
     @classmethod

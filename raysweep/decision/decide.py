@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from cost.candidate import Candidate
+from cost.candidate import Candidate, Reason
 from cost.catalogue import Catalogue
 from cost.choose import Decision as Choice
 from cost.choose import RunBudget, choose
@@ -140,7 +140,9 @@ def _run_summary(items: Mapping[str, Items], scale: Mapping[str, float]) -> RunS
 def _longest(cells: Sequence[Cell]) -> tuple[LongestFit, ...]:
     groups: dict[tuple[str, StepSetting], list[Cell]] = {}
     for cell in cells:
-        groups.setdefault((cell.flavour.name, cell.step), []).append(cell)
+        # A flavour of several GPUs was not probed, since a step uses one: there is nothing to say of its memory.
+        if cell.flavour.gpu_count == 1:
+            groups.setdefault((cell.flavour.name, cell.step), []).append(cell)
     return tuple(
         LongestFit(
             flavour=flavour,
@@ -189,8 +191,8 @@ def _break_even(choice: Choice) -> tuple[tuple[str, BreakEven], ...]:
     chosen = choice.chosen
     if chosen is None or not chosen.price_per_hour:
         return ()
-    rivals = (rejection.candidate for rejection in choice.lost)
-    return tuple((rival.flavour, break_even(chosen, rival)) for rival in rivals if rival.price_per_hour and rival.fits)
+    rivals = (rejection.candidate for rejection in choice.lost if rejection.reason is Reason.DEARER)
+    return tuple((rival.flavour, break_even(chosen, rival)) for rival in rivals if rival.price_per_hour)
 
 
 def _padding(grid: Grid, chosen: Cell | None) -> tuple[PaddingOption, ...]:

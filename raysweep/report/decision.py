@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cost.candidate import Candidate
+from cost.candidate import Candidate, Reason, Rejection
 from cost.evidence import Range
 from cost.frontier import TradeOff
 from cost.units import format_duration, format_money, format_tokens
@@ -114,12 +114,25 @@ def _others(decision: Decision) -> list[Block]:
             rejection.candidate.length_tokens,
             _range_cell(rejection.candidate.cost),
             Shown(rejection.reason.value, Tone.WARN),
-            rejection.detail,
+            rejection.detail + _at_wanted_length(decision, rejection),
         )
         for rejection in decision.choice.lost
     ]
     columns = ["flavour", "its best step", ">length", f">{decision.choice.currency}", "lost because", "in detail"]
     return [Heading("Why not the others"), table(columns, rows)]
+
+
+def _at_wanted_length(decision: Decision, rejection: Rejection) -> str:
+    """Why the flavour does not reach the wanted length, where its best candidate is a shorter one."""
+    if rejection.reason is not Reason.SHORTER:
+        return ""
+    flavour, wanted = rejection.candidate.flavour, decision.choice.at_least_tokens
+    for other in decision.choice.rejections:
+        candidate = other.candidate
+        if (candidate.flavour, candidate.step, candidate.length_tokens) == (flavour, rejection.candidate.step, wanted):
+            memory = decision.cell_of(candidate).memory
+            return f"; there {memory.evidence if memory else other.detail}"
+    return ""
 
 
 def _longest(decision: Decision) -> list[Block]:

@@ -1,0 +1,63 @@
+"""Programs of a space's steps, traced side by side on all cores."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import click
+
+from raysweep.errors import NotForecastError
+from raysweep.setting import StepSetting
+
+if TYPE_CHECKING:
+    from raysweep.memory.program import Program
+
+
+def trace_programs(
+    model: str, steps: Iterable[StepSetting], lengths: Sequence[int], *, trust_remote_code: bool, quiet: bool
+) -> tuple[dict[StepSetting, Program], dict[StepSetting, str]]:
+    """Trace every step; return the programs, and for steps that cannot be traced the reason.
+
+    Args:
+        model: as the space names it.
+        steps: each traced over the whole range of lengths.
+        lengths: tokens of one item.
+        trust_remote_code: whether code that comes with the model may run.
+        quiet: no word on stderr about what takes so long.
+
+    Raises:
+        SpaceError: there is no such model, or a step does not go with it.
+        MachineError: the model's config cannot be fetched.
+    """
+    from raysweep.step.config import load_config
+    from raysweep.trace.build import model_program
+
+    config = load_config(model, trust_remote_code=trust_remote_code)
+    wanted = tuple(dict.fromkeys(steps))
+    if not quiet:
+        click.echo(f"Tracing {len(wanted)} step{'s' if len(wanted) > 1 else ''} of {model} …", err=True)
+    programs: dict[StepSetting, Program] = {}
+    reasons: dict[StepSetting, str] = {}
+    # Traces hold the interpreter, so they run in processes; each step's own thread only waits for its traces.
+    context = multiprocessing.get_context("spawn")
+    with (
+        ProcessPoolExecutor(_cores(), mp_context=context) as processes,
+        ThreadPoolExecutor(len(wanted)) as threads,
+    ):
+        futures = {
+            step: threads.submit(model_program, model, config, step, lengths, executor=processes) for step in wanted
+        }
+        for step, future in futures.items():
+            try:
+                programs[step] = future.result()
+            except NotForecastError as error:
+                reasons[step] = str(error)
+    return programs, reasons
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
