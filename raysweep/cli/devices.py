@@ -34,6 +34,25 @@ class Devices:
     local_gpu: Gpu | None
     """The GPU of this machine, where probes run on it."""
 
+    @property
+    def is_simulated(self) -> bool:
+        """Whether nothing real runs."""
+        return self.source is Source.SIMULATED
+
+    def charges(self, flavours: Sequence[Flavour]) -> dict[str, float]:
+        """Return what an hour of each flavour's session costs; nothing where it is simulated or has no price.
+
+        A GPU that stands for other cards costs what its own machine costs, which is the price of the flavour that it
+        is; where none of the flavours is, it is taken to be one's own.
+        """
+        if self.is_simulated:
+            return {}
+        if self.emulated:
+            own = [f.usd_per_hour for f in flavours if self.local_gpu and _is(f, self.local_gpu) and f.usd_per_hour]
+            return {flavour.name: max(own) for flavour in flavours} if own else {}
+        prices = {flavour.name: flavour.usd_per_hour for flavour in flavours if flavour.gpu_count == 1}
+        return {name: price for name, price in prices.items() if price is not None}
+
 
 def choose_devices(device: str, *, address: str, emulated: bool) -> Devices:
     """Return what ``--device`` and ``--address`` mean here.

@@ -40,7 +40,8 @@ def micro_step_flops(program: Program, length_tokens: int) -> float:
     segment = program.segment(SegmentName.MICRO, length_tokens)
     chunks = program.chunks(length_tokens)[0] if segment.is_cut else 1
     amounts = flatten(segment, chunks).work @ program.features(length_tokens)
-    return float(amounts[Operations.FLOPS] + amounts[Operations.ATTENTION_FLOPS])
+    counted = (Operations.FLOPS, Operations.FP32_FLOPS, Operations.ATTENTION_FLOPS)
+    return float(sum(amounts[kind] for kind in counted))
 
 
 def roofline_timings(program: Program | None, flavour: Flavour, lengths: Sequence[int]) -> tuple[Timing, ...]:
