@@ -71,8 +71,8 @@ def read_lengths(text: str) -> tuple[int, ...]:
     return read(Cursor(read_document(written, "--lengths"), "--lengths"))
 
 
-def read_margin(text: str) -> float:
-    """Return the share that ``--margin`` names.
+def read_margin(text: str, option: str = "--margin") -> float:
+    """Return the share that an option names, ``--margin`` by default.
 
     Raises:
         SpaceError: it is none.
@@ -81,7 +81,7 @@ def read_margin(text: str) -> float:
     from raysweep.space.document import read_document
     from raysweep.space.parse import read_margin as read
 
-    return read(Cursor(read_document(text, "--margin"), "--margin"))
+    return read(Cursor(read_document(text, option), option))
 
 
 def data_option(command: F) -> F:

@@ -71,7 +71,11 @@ def command(
         at_least_tokens=at_least_tokens,
         scale=read_scale(scales),
     )
-    share = read_margin(slurm_margin_text) if slurm_margin_text else findings.space.run.slurm_time_margin_share
+    share = (
+        read_margin(slurm_margin_text, "--slurm-margin")
+        if slurm_margin_text
+        else findings.space.run.slurm_time_margin_share
+    )
     emit(
         projection_page(decision, slurm_margin_share=share),
         projection_json(decision, slurm_margin_share=share),

@@ -35,7 +35,7 @@ def command(*, artifacts: tuple[str, ...], retrace: bool, within_text: str | Non
     from raysweep.report.verification import verification_json, verification_page
     from raysweep.store import Artifact
 
-    within = read_margin(within_text) if within_text else None
+    within = read_margin(within_text, "--within") if within_text else None
     findings = gather([Artifact.open(uri) for uri in artifacts])
     programs, reasons = _programs(findings, retrace=retrace, quiet=as_json)
     verification = verify(findings.records, programs, findings.space.allocator, reasons)

@@ -114,7 +114,7 @@ def test_help_answers_within_400_ms_of_cpu() -> None:
 
 def test_a_reader_that_leaves_is_no_error() -> None:
     command = f"{sys.executable} -m raysweep.cli prices | head -1"
-    result = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    result = subprocess.run(["/bin/bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert result.stdout.startswith("Prices")
     assert result.stderr == ""
 
