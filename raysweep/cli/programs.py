@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 from collections.abc import Iterable, Sequence
@@ -45,7 +46,7 @@ def trace_programs(
     # Traces hold the interpreter, so they run in processes; each step's own thread only waits for its traces.
     context = multiprocessing.get_context("spawn")
     with (
-        ProcessPoolExecutor(_cores(), mp_context=context) as processes,
+        ProcessPoolExecutor(_cores(), mp_context=context, initializer=_quiet) as processes,
         ThreadPoolExecutor(len(wanted)) as threads,
     ):
         futures = {
@@ -61,3 +62,9 @@ def trace_programs(
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _quiet() -> None:
+    """Keep other libraries' warnings about what a trace does not use off the terminal."""
+    for name in ("bitsandbytes", "transformers", "peft"):
+        logging.getLogger(name).setLevel(logging.ERROR)

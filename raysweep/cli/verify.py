@@ -28,7 +28,7 @@ def command(*, artifacts: tuple[str, ...], retrace: bool, within_text: str | Non
     Probes that cannot be forecast are named with the reason. Exit code 1 where an out-of-memory probe is forecast to
     run, or a peak is further off than --within.
     """
-    from raysweep.cli.options import read_margin
+    from raysweep.cli.options import read_catalogue, read_margin
     from raysweep.cli.output import emit
     from raysweep.decision.findings import gather
     from raysweep.decision.verification import verify
@@ -38,7 +38,14 @@ def command(*, artifacts: tuple[str, ...], retrace: bool, within_text: str | Non
     within = read_margin(within_text, "--within") if within_text else None
     findings = gather([Artifact.open(uri) for uri in artifacts])
     programs, reasons = _programs(findings, retrace=retrace, quiet=as_json)
-    verification = verify(findings.records, programs, findings.space.allocator, reasons)
+    devices = read_catalogue(None).devices_by_id.values()
+    verification = verify(
+        findings.records,
+        programs,
+        findings.space.allocator,
+        capabilities={d.torch_device_name: d.compute_capability for d in devices if d.torch_device_name},
+        reasons=reasons,
+    )
     emit(verification_page(verification), verification_json(verification), as_json=as_json)
     far = within is not None and any(check.worst_share > within for check in verification.peaks)
     wrong = any(not check.agrees for check in verification.outcomes)

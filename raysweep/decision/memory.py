@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from cost.domain import Flavour
 from cost.verdict import Fit, judge
-from raysweep.decision.outside import ALLOWANCE_BYTES, Outside
+from raysweep.decision.outside import ALLOWANCE_BYTES, Outside, OutsideSource
+from raysweep.memory.forecast import Card, Study
 from raysweep.memory.program import Program
-from raysweep.memory.replay import Conditions, Replayer
 from raysweep.records import Mode, ProbeRecord, ProbeState, Source
 from raysweep.setting import AllocatorSetting, StepSetting
 
@@ -28,7 +28,6 @@ class CellMemory:
     """None where a run died before its peak was known."""
     memory_bytes: int
     outside: Outside
-    retries: int
     evidence: str
     """A few words for people: which device, capped or not, at what it died."""
 
@@ -78,7 +77,6 @@ def from_record(record: ProbeRecord, flavour: Flavour, outside: Outside, *, marg
         peak_reserved_bytes=reserved if runs else None,
         memory_bytes=memory_bytes,
         outside=outside,
-        retries=retries,
         evidence=_evidence(record),
     )
 
@@ -86,69 +84,40 @@ def from_record(record: ProbeRecord, flavour: Flavour, outside: Outside, *, marg
 class Forecaster:
     """Verdicts from the programs of an artifact: each replay is made once, whatever margin or flavour asks for it."""
 
-    def __init__(self, programs: dict[StepSetting, Program], allocator: AllocatorSetting) -> None:
+    def __init__(self, programs: Mapping[StepSetting, Program], allocator: AllocatorSetting) -> None:
         """Take the programs; nothing is replayed yet."""
-        self._replayers = {step: Replayer(program) for step, program in programs.items()}
-        self._allocator = allocator
-        self._free: dict[tuple[StepSetting, int], tuple[int, int]] = {}
-        self._capped: dict[tuple[StepSetting, int, int], tuple[bool, int, int]] = {}
+        self._studies = {step: Study(program, allocator) for step, program in programs.items()}
 
     def covers(self, step: StepSetting, length_tokens: int) -> bool:
         """Whether there is a program for the step that reaches this length."""
-        return step in self._replayers and self._replayers[step].program.covers(length_tokens)
+        return step in self._studies and self._studies[step].program.covers(length_tokens)
 
     def allowance_bytes(self, step: StepSetting) -> int:
         """Return what to allow for outside the allocator while nothing was measured."""
-        replayer = self._replayers.get(step)
-        return ALLOWANCE_BYTES[replayer.program.outside_kind if replayer else "plain"]
+        study = self._studies.get(step)
+        return ALLOWANCE_BYTES[study.program.outside_kind if study else "plain"]
 
     def judge(
         self, step: StepSetting, length_tokens: int, flavour: Flavour, outside: Outside, *, margin_share: float
     ) -> CellMemory:
         """Return the forecast verdict on a cell that ``covers`` covers."""
-        allocated, reserved = self._peaks(step, length_tokens)
-        memory_bytes = flavour.total_memory_bytes
-        capacity = memory_bytes - outside.size_bytes
-        runs, retries = True, 0
-        if reserved > capacity:
-            # The allocator frees its cache and tries again before it gives up: only a play at that capacity can tell.
-            runs, retries, reserved_capped = self._at(step, length_tokens, max(capacity, 0))
-            reserved = reserved_capped if runs else reserved
-        fit = judge(
-            memory_bytes=memory_bytes,
-            margin_share=margin_share,
+        study = self._studies[step]
+        card = Card.of(
+            flavour,
             outside_bytes=outside.size_bytes,
-            peak_reserved_bytes=reserved,
-            runs=runs,
-            retries=retries,
+            outside_is_allowance=outside.source is OutsideSource.ALLOWANCE,
         )
+        replay = study.steady(length_tokens, workspace_bytes=card.workspace_bytes)
+        _, reserved = study.reserved_range(length_tokens, workspace_bytes=card.workspace_bytes)
         return CellMemory(
-            fit=fit,
+            fit=study.fit(length_tokens, card, margin_share=margin_share),
             source=Source.FORECAST,
-            peak_allocated_bytes=allocated,
+            peak_allocated_bytes=replay.peak_allocated_bytes,
             peak_reserved_bytes=reserved,
-            memory_bytes=memory_bytes,
+            memory_bytes=card.memory_bytes,
             outside=outside,
-            retries=retries,
             evidence="forecast from the step's program",
         )
-
-    def _peaks(self, step: StepSetting, length_tokens: int) -> tuple[int, int]:
-        key = (step, length_tokens)
-        if key not in self._free:
-            replay = self._replayers[step].steady(
-                length_tokens, accumulation=step.accumulation, conditions=Conditions(allocator=self._allocator)
-            )
-            self._free[key] = (replay.peak_allocated_bytes, replay.peak_reserved_bytes)
-        return self._free[key]
-
-    def _at(self, step: StepSetting, length_tokens: int, capacity_bytes: int) -> tuple[bool, int, int]:
-        key = (step, length_tokens, capacity_bytes)
-        if key not in self._capped:
-            conditions = Conditions(allocator=self._allocator, capacity_bytes=capacity_bytes)
-            replay = self._replayers[step].steady(length_tokens, accumulation=step.accumulation, conditions=conditions)
-            self._capped[key] = (replay.runs, replay.retries, replay.peak_reserved_bytes)
-        return self._capped[key]
 
 
 def _tells_memory(record: ProbeRecord) -> bool:

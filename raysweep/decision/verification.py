@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from raysweep.data.batching import micro_batches
 from raysweep.decision.memory import OOM
 from raysweep.memory.program import Program
-from raysweep.memory.replay import Conditions, Replay, Replayer
+from raysweep.memory.replay import Conditions, Replay, Replayer, cublas_workspace_bytes
 from raysweep.records import Mode, ProbeRecord, ProbeState, Source
 from raysweep.setting import AllocatorSetting, StepSetting
 
@@ -76,6 +76,8 @@ def verify(
     records: Iterable[ProbeRecord],
     programs: Mapping[StepSetting, Program],
     allocator: AllocatorSetting,
+    *,
+    capabilities: Mapping[str, str | None],
     reasons: Mapping[StepSetting, str] | None = None,
 ) -> Verification:
     """Compare every measured training probe with its forecast.
@@ -84,6 +86,7 @@ def verify(
         records: of any source; only measured ones count.
         programs: by step.
         allocator: the setting under which the probes ran.
+        capabilities: compute capability by the device's own name; cuBLAS's workspace hangs on it.
         reasons: why a step has no program, where that is known.
     """
     replayers = {step: Replayer(program) for step, program in programs.items()}
@@ -95,10 +98,12 @@ def verify(
             continue
         replayer = replayers.get(record.step)
         reason = _why_not(record, replayer, (reasons or {}).get(record.step))
+        workspace_bytes = cublas_workspace_bytes(capabilities.get(record.device_name))
+        conditions = Conditions(allocator=allocator, workspace_bytes=workspace_bytes)
         if reason or replayer is None:
             skipped.append(Skipped(record=record, reason=reason or "its step has no program"))
         elif record.state is ProbeState.COMPLETED and record.measurement is not None:
-            replay = _replay(record, replayer, Conditions(allocator=allocator))
+            replay = _replay(record, replayer, conditions)
             peaks.append(
                 PeakCheck(
                     record=record,
@@ -110,7 +115,7 @@ def verify(
             )
         else:
             capacity = _capacity_bytes(record)
-            replay = _replay(record, replayer, Conditions(allocator=allocator, capacity_bytes=capacity))
+            replay = _replay(record, replayer, replace(conditions, capacity_bytes=capacity))
             outcomes.append(OutcomeCheck(record=record, capacity_bytes=capacity, forecast_runs=replay.runs))
     return Verification(
         peaks=tuple(sorted(peaks, key=lambda check: -check.worst_share)),

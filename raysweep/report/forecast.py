@@ -1,15 +1,15 @@
-"""A forecast as JSON and as a page: components, verdicts, longest lengths, the data's own run, advice."""
+"""A forecast as JSON and as a page: components, verdicts, longest lengths."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from raysweep.report.labels import TONES, fit_cell, gb, sampled
+from raysweep.report.labels import fit_cell, gb, sampled
 from raysweep.report.page import Block, Cell, Heading, Page, Sentence, Tone, table
 from raysweep.space.labels import step_labels
 
 if TYPE_CHECKING:
-    from raysweep.memory.forecast import DataFit, DataForecast, Forecast, ForecastRow, Longest
+    from raysweep.memory.forecast import Forecast, ForecastRow, Longest
     from raysweep.setting import StepSetting
 
 
@@ -24,61 +24,57 @@ def forecast_json(forecast: Forecast) -> dict[str, Any]:
             for flavour, size in forecast.outside_bytes.items()
         },
     }
+    data["notes"] = list(forecast.notes)
     if forecast.longest:
         data["longest"] = [_longest_json(longest) for longest in forecast.longest]
-    if forecast.data:
-        data["data"] = [_data_json(part) for part in forecast.data]
     return data
 
 
 def forecast_page(forecast: Forecast) -> Page:
     """Return the forecast for people, several hundred lengths boiled down to a few columns."""
-    labels = step_labels([row.step for row in forecast.rows] or [part.step for part in forecast.data])
+    labels = step_labels([row.step for row in forecast.rows])
     blocks: list[Block] = [Sentence("Forecast: every number here is computed, none is measured.", Tone.NOTE)]
     if forecast.rows:
         blocks += _peaks(forecast, labels)
         blocks += _verdicts(forecast, labels)
     blocks += _outside(forecast)
-    blocks += _data(forecast, labels)
+    blocks += [Sentence(note, Tone.WARN) for note in forecast.notes]
     return Page(f"Memory of a training step of {forecast.model}", tuple(blocks))
 
 
 def _peaks(forecast: Forecast, labels: dict[StepSetting, str]) -> list[Block]:
     lengths = sampled([row.length_tokens for row in forecast.rows])
-    names = tuple(forecast.rows[0].components_bytes)
-    rows = [
+    shown = [row for row in forecast.rows if row.length_tokens in lengths]
+    peaks = [
         (
             labels[row.step],
             row.length_tokens,
-            *(gb(row.components_bytes[name]) for name in names),
-            Cell(gb(row.peak_allocated_bytes, digits=2) or "-"),
+            gb(row.peak_allocated_bytes, digits=2),
             _reserved(row),
             gb(row.host_bytes, digits=2),
+            _moment(row),
         )
-        for row in forecast.rows
-        if row.length_tokens in lengths
+        for row in shown
     ]
-    columns = ["step", ">length", *(f">{name}" for name in names), ">allocated", ">reserved", ">host"]
-    caption = "GB (10^9 bytes) at the moment of the allocated peak: the components add up to it. host: pinned memory."
-    return [Heading("Peaks"), table(columns, rows, caption), *_moments(forecast, labels)]
+    names = tuple(forecast.rows[0].components_bytes)
+    parts = [(labels[row.step], row.length_tokens, *(gb(row.components_bytes[n]) for n in names)) for row in shown]
+    return [
+        Heading("Peaks"),
+        table(
+            ["step", ">length", ">allocated", ">reserved", ">host", "the allocated peak comes in"],
+            peaks,
+            "GB (10^9 bytes). host: pinned host memory. A range where the peak hangs on the addresses a device gives.",
+        ),
+        Heading("What the allocated peak consists of"),
+        table(["step", ">length", *(f">{name}" for name in names)], parts, "GB (10^9 bytes); adds up to the peak."),
+    ]
 
 
-def _moments(forecast: Forecast, labels: dict[StepSetting, str]) -> list[Block]:
-    blocks: list[Block] = []
-    for step, label in labels.items():
-        last = max((row for row in forecast.rows if row.step == step), key=lambda row: row.length_tokens)
-        if last.moment is None:
-            continue
-        layer = "" if last.moment.layer is None else f", layer {last.moment.layer}"
-        biggest = max(last.components_bytes, key=lambda name: last.components_bytes[name])
-        blocks.append(
-            Sentence(
-                f"{label}, {last.length_tokens:,} tokens: the peak comes in {last.moment.phase}{layer} "
-                f"({last.moment.op}); {biggest} take the most, {gb(last.components_bytes[biggest])} GB.",
-                Tone.NOTE,
-            )
-        )
-    return blocks
+def _moment(row: ForecastRow) -> str:
+    if row.moment is None:
+        return "loading"
+    layer = "" if row.moment.layer is None else f", layer {row.moment.layer}"
+    return f"{row.moment.phase}{layer} ({row.moment.op})"
 
 
 def _verdicts(forecast: Forecast, labels: dict[StepSetting, str]) -> list[Block]:
@@ -124,49 +120,6 @@ def _outside(forecast: Forecast) -> list[Block]:
     ]
 
 
-def _data(forecast: Forecast, labels: dict[StepSetting, str]) -> list[Block]:
-    if not forecast.data:
-        return []
-    rows = []
-    for part in forecast.data:
-        for flavour, fit in part.fit.items():
-            rows.append(
-                (
-                    part.name,
-                    labels[part.step],
-                    part.items,
-                    gb(part.peak_allocated_bytes, digits=2),
-                    gb(part.peak_reserved_bytes, digits=2),
-                    flavour,
-                    _data_fit_cell(fit),
-                    fit.retries,
-                    _death(fit),
-                )
-            )
-    columns = ["data", "step", ">items", ">allocated", ">reserved", "flavour", "fits?", ">retries", "dies at"]
-    caption = "The data's own lengths in their own order through one allocator; GB (10^9 bytes)."
-    blocks: list[Block] = [Heading("Your data"), table(columns, rows, caption)]
-    for part in forecast.data:
-        blocks += [Sentence(f"{part.name}, {labels[part.step]}: {advice}") for advice in _advice(part)]
-    return blocks
-
-
-def _data_fit_cell(fit: DataFit) -> Cell:
-    word = "free" if fit.headroom_bytes >= 0 else "short"
-    size = "" if fit.fails_at_item is not None else f", {abs(fit.headroom_bytes) / 1e9:,.1f} GB {word}"
-    return Cell(f"{fit.verdict.value}{size}", TONES[fit.verdict])
-
-
-def _death(fit: DataFit) -> str | None:
-    if fit.fails_at_item is None:
-        return None
-    return f"item {fit.fails_at_item:,} (from 0), {fit.fails_at_tokens:,} tokens"
-
-
-def _advice(part: DataForecast) -> list[str]:
-    return [str(advice) for advice in part.advice]
-
-
 def _row_json(row: ForecastRow) -> dict[str, Any]:
     data: dict[str, Any] = {
         "step": row.step.to_dict(),
@@ -194,27 +147,6 @@ def _longest_json(longest: Longest) -> dict[str, Any]:
         "length_tokens": longest.length_tokens,
         "tight_length_tokens": longest.tight_length_tokens,
         "limited_by": longest.limited_by,
-    }
-
-
-def _data_json(part: DataForecast) -> dict[str, Any]:
-    return {
-        "step": part.step.to_dict(),
-        "name": part.name,
-        "items": part.items,
-        "peak_allocated_bytes": part.peak_allocated_bytes,
-        "peak_reserved_bytes": part.peak_reserved_bytes,
-        "fit": {
-            flavour: {
-                "verdict": fit.verdict.value,
-                "headroom_bytes": fit.headroom_bytes,
-                "retries": fit.retries,
-                "fails_at_item": fit.fails_at_item,
-                "fails_at_tokens": fit.fails_at_tokens,
-            }
-            for flavour, fit in part.fit.items()
-        },
-        "advice": _advice(part),
     }
 
 
