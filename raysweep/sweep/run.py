@@ -195,9 +195,14 @@ class _Run:
         """Run sessions until there is nothing more to do."""
         import ray
 
+        from raysweep.sweep.planner_actor import start_planner
+
+        name = f"raysweep-planner-{self.sweep_id}"
+        planner = start_planner(name, self._planner_arguments())
+        # Tune takes more than a second to import: meanwhile the planner starts.
         from raysweep.sweep.driver import Driver
         from raysweep.sweep.host_oom import wrap_actor_manager
-        from raysweep.sweep.tune_run import fit, start_planner
+        from raysweep.sweep.tune_run import fit
 
         wrap_actor_manager()
         self.on_event(
@@ -208,8 +213,6 @@ class _Run:
                 probes_before=len(self.before),
             )
         )
-        name = f"raysweep-planner-{self.sweep_id}"
-        planner = start_planner(name, self._planner_arguments())
         driver = Driver(planner, self._receive)
         storage = tempfile.mkdtemp(prefix="raysweep-tune-")
         try:

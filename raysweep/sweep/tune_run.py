@@ -1,43 +1,18 @@
-"""The one place that runs Ray Tune: a named planner actor, and one trial per session."""
+"""The one place that runs Ray Tune: one trial per session."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
-import ray
 from ray import tune
 from ray.tune import CheckpointConfig, FailureConfig, PlacementGroupFactory, RunConfig, TuneConfig
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysweep.search.runner import Runner
 from raysweep.sweep.cluster import Place
 from raysweep.sweep.driver import Driver, NoTables, Patience
-from raysweep.sweep.planner import Planner
-from raysweep.sweep.quiet import quiet_ray
+from raysweep.sweep.planner_actor import NAMESPACE
 from raysweep.sweep.session import Session
-from raysweep.sweep.study import Study
-
-NAMESPACE = "raysweep"
-
-
-class PlannerActor(Planner):
-    """The planner in its own process; Optuna's study is made there."""
-
-    def __init__(self, *, steps: Any, searched: Any, **arguments: Any) -> None:
-        """Make the study, then the planner."""
-        quiet_ray()
-        facts = arguments["facts"]
-        study = Study(seed=facts.seed, flavours=facts.gpu_counts, steps=steps, searched=searched)
-        super().__init__(study=study, **arguments)
-
-
-def start_planner(name: str, arguments: Mapping[str, Any]) -> Any:
-    """Start the planner on the driver's own node, where no preemption takes it away, and return its handle."""
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    actor = ray.remote(num_cpus=0, max_restarts=0)(PlannerActor)
-    return actor.options(name=name, namespace=NAMESPACE, scheduling_strategy=here).remote(**arguments)
 
 
 def fit(

@@ -48,7 +48,7 @@ def main(folder: str, names: list[str], lengths: list[int], seconds: float) -> N
         "probes": len(summary.records),
         "wall_seconds": summary.wall_seconds,
         "overhead_seconds": summary.overhead_seconds,
-        "stopped": dict(summary.stopped),
+        "spent_usd": summary.spent_usd,
     }
     say(json.dumps(figures))
 

@@ -51,3 +51,4 @@ def test_each_flavour_runs_on_its_own_node_and_a_missing_one_is_skipped(cluster,
     }
     assert sorted(began(tmp_path, "lab/a") + began(tmp_path, "lab/b")) == [1, 1, 2, 2, 2, 3, 3]
     assert "no alive node has CPU 1, GPU 1, flavour:lab/c 1" in summary.stopped["lab/c"]
+    assert "--resources" in summary.stopped["lab/c"]

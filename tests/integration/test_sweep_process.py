@@ -59,6 +59,7 @@ def test_forty_trivial_probes_on_an_embedded_ray(tmp_path):
     assert figures["wall_seconds"] < 40  # 20 on two cores of one's own; a shared machine gets twice that
     assert out.splitlines()[:-1] == ["probe"] * 40, "nothing but our own events is printed"
     assert err == ""
+    assert figures["spent_usd"] < 0.001, "simulated devices cost nothing once they say that they are"
 
 
 def test_a_killed_sweep_leaves_its_probes_and_a_resumed_one_buys_none_twice(tmp_path, ray_folder):
