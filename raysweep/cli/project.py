@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,12 +20,22 @@ from raysweep.cli.options import (
     read_scale,
 )
 
+if TYPE_CHECKING:
+    from raysweep.decision.model import Decision
+    from raysweep.report.page import Page
+
 
 @click.command("project")
 @click.argument("artifacts", nargs=-1, required=True, metavar="ARTIFACT…")
 @click.option("--at-least", "at_least_tokens", type=click.IntRange(min=1), help="Shortest length limit that will do.")
 @click.option(
     "--scale", "scales", multiple=True, metavar="STAGE=X", help="Growth of a stage's data: stage2=3 is three times."
+)
+@click.option(
+    "--from-log",
+    "log_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="trainer_state.json, or JSONL of tokens and seconds, of a run under way: project again from its times.",
 )
 @click.option("--slurm-margin", "slurm_margin_text", metavar="SHARE", help="What --time adds to the upper end, as 20%.")
 @lengths_option
@@ -37,6 +48,7 @@ def command(
     artifacts: tuple[str, ...],
     at_least_tokens: int | None,
     scales: tuple[str, ...],
+    log_file: Path | None,
     slurm_margin_text: str | None,
     lengths_text: str | None,
     margin_text: str | None,
@@ -71,15 +83,20 @@ def command(
         at_least_tokens=at_least_tokens,
         scale=read_scale(scales),
     )
-    share = (
-        read_margin(slurm_margin_text, "--slurm-margin")
-        if slurm_margin_text
-        else findings.space.run.slurm_time_margin_share
-    )
-    emit(
-        projection_page(decision, slurm_margin_share=share),
-        projection_json(decision, slurm_margin_share=share),
-        as_json=as_json,
-    )
+    share = read_margin(slurm_margin_text, "--slurm-margin") if slurm_margin_text else None
+    share = findings.space.run.slurm_time_margin_share if share is None else share
+    page = projection_page(decision, slurm_margin_share=share)
+    data = projection_json(decision, slurm_margin_share=share)
+    if log_file is not None:
+        page, data["calibration"] = _with_log(page, decision, log_file)
+    emit(page, data, as_json=as_json)
     chosen = decision.chosen
     return Exit.DONE if chosen and chosen.projection else Exit.NEGATIVE
+
+
+def _with_log(page: Page, decision: Decision, log_file: Path) -> tuple[Page, dict[str, Any]]:
+    from raysweep.decision.calibration import calibrate, read_log
+    from raysweep.report.projection import calibrated_page, calibration_json
+
+    calibration = calibrate(decision, read_log(log_file))
+    return calibrated_page(calibration, page), calibration_json(calibration)

@@ -10,7 +10,8 @@ from cost.catalogue import Catalogue
 from cost.choose import Decision as Choice
 from cost.choose import RunBudget, choose
 from cost.frontier import BreakEven, TradeOff, break_even, frontier, trade_off
-from cost.plan import Stage
+from cost.money import Terms
+from cost.plan import RunPlan, Stage
 from cost.project import PaddingOption, padding_options
 from cost.verdict import Verdict
 from raysweep.data.items import Items
@@ -59,6 +60,8 @@ def decide(
     candidates = [cell.candidate for cell in cells]
     choice = choose(candidates, at_least_tokens=at_least_tokens, budget=budget, currency=findings.space.run.currency)
     chosen = next((cell for cell in cells if cell.candidate is choice.chosen), None)
+    plan = grid.plan(chosen.step, chosen.candidate.length_tokens) if chosen else None
+    terms = terms_of(findings.space, chosen.flavour.usd_per_hour, chosen.flavour.gpu_count) if chosen else None
     return Decision(
         model=findings.space.model,
         uris=findings.uris,
@@ -70,7 +73,9 @@ def decide(
         longest=_longest(cells),
         trade_offs=_trade_offs(grid, choice, margin, at_least_tokens, budget),
         break_even=_break_even(choice),
-        padding=_padding(grid, chosen),
+        padding=_padding(grid, chosen, plan, terms),
+        plan=plan,
+        terms=terms,
     )
 
 
@@ -195,9 +200,7 @@ def _break_even(choice: Choice) -> tuple[tuple[str, BreakEven], ...]:
     return tuple((rival.flavour, break_even(chosen, rival)) for rival in rivals if rival.price_per_hour)
 
 
-def _padding(grid: Grid, chosen: Cell | None) -> tuple[PaddingOption, ...]:
-    if chosen is None or chosen.time_model is None or not grid.stages or grid.findings.space.run.packing:
+def _padding(grid: Grid, chosen: Cell | None, plan: RunPlan | None, terms: Terms | None) -> tuple[PaddingOption, ...]:
+    if chosen is None or plan is None or chosen.time_model is None or not grid.stages or plan.packing:
         return ()
-    terms = terms_of(grid.findings.space, chosen.flavour.usd_per_hour, chosen.flavour.gpu_count)
-    plan = grid.plan(chosen.step, chosen.candidate.length_tokens)
     return padding_options(plan, chosen.time_model, terms)

@@ -8,6 +8,8 @@ from cost.candidate import Candidate
 from cost.choose import Decision as Choice
 from cost.domain import Flavour
 from cost.frontier import BreakEven, Frontier, TradeOff
+from cost.money import Terms
+from cost.plan import RunPlan
 from cost.project import PaddingOption, Projection
 from cost.throughput import TimeModel
 from raysweep.decision.memory import CellMemory
@@ -68,6 +70,10 @@ class Decision:
     """Per flavour that fits and was not chosen: how much faster it would have to be."""
     padding: tuple[PaddingOption, ...]
     """For the chosen cell; the most hours saved first."""
+    plan: RunPlan | None
+    """The run on the chosen cell."""
+    terms: Terms | None
+    """What the chosen flavour is paid."""
 
     def cell_of(self, candidate: Candidate) -> Cell:
         """Return the cell of one of the choice's candidates."""

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from cost.candidate import Candidate, Reason, Rejection
-from cost.evidence import Range
+from cost.candidate import Reason, Rejection
 from cost.frontier import TradeOff
-from cost.units import format_duration, format_money, format_tokens
 from raysweep.decision.model import Cell, Decision
 from raysweep.decision.outside import OutsideSource
 from raysweep.report.labels import fit_cell, gb
 from raysweep.report.page import Block, Heading, Page, Sentence, Tone, facts, table
 from raysweep.report.page import Cell as Shown
+from raysweep.report.words import (
+    hours_words,
+    money_words,
+    no_choice,
+    range_json,
+    range_words,
+    run_words,
+    signed_words,
+)
 from raysweep.space.labels import step_labels
 
 
@@ -85,23 +92,13 @@ def _choice(decision: Decision) -> list[Block]:
         facts(
             [
                 ("the run", run_words(decision)),
-                ("cost", money_words(candidate.cost, decision.choice.currency, candidate)),
-                ("time", hours_words(candidate.hours, candidate)),
+                ("cost", money_words(candidate.cost, decision.choice.currency, candidate.time_evidence)),
+                ("time", hours_words(candidate.hours, candidate.time_evidence)),
                 ("memory", _memory_words(chosen)),
                 ("price", _price_words(chosen)),
             ]
         ),
     ]
-
-
-def no_choice(decision: Decision) -> str:
-    """Return why nothing was chosen, in one sentence."""
-    candidates = [cell.candidate for cell in decision.cells]
-    if not any(candidate.fits for candidate in candidates):
-        return f"Nothing fits with a margin of {decision.margin_share:.0%}."
-    if not decision.choice.eligible:
-        return "What fits has no known time or price, or is over the budget: nothing can be chosen."
-    return f"Nothing that fits reaches {decision.choice.at_least_tokens:,} tokens."
 
 
 def _others(decision: Decision) -> list[Block]:
@@ -112,7 +109,7 @@ def _others(decision: Decision) -> list[Block]:
             rejection.candidate.flavour,
             rejection.candidate.step,
             rejection.candidate.length_tokens,
-            _range_cell(rejection.candidate.cost),
+            range_words(rejection.candidate.cost),
             Shown(rejection.reason.value, Tone.WARN),
             rejection.detail + _at_wanted_length(decision, rejection),
         )
@@ -186,8 +183,8 @@ def _frontier(decision: Decision) -> list[Block]:
             candidate.flavour,
             candidate.step,
             candidate.length_tokens,
-            _range_cell(candidate.cost),
-            _range_cell(candidate.hours),
+            range_words(candidate.cost),
+            range_words(candidate.hours),
             ", ".join(
                 name
                 for name, best in (
@@ -215,8 +212,8 @@ def _changes(decision: Decision) -> list[Block]:
                 trade.label,
                 trade.chosen.flavour if trade.chosen else None,
                 trade.chosen.length_tokens if trade.chosen else None,
-                _signed(trade.cost_change, decision.choice.currency),
-                _signed(trade.hours_change, "h"),
+                signed_words(trade.cost_change, decision.choice.currency),
+                signed_words(trade.hours_change, "h"),
             )
             for trade in trades
         ]
@@ -232,35 +229,6 @@ def _changes(decision: Decision) -> list[Block]:
         seen = "" if even.seen is None else f"; here it is {even.seen:.2f} times as fast"
         blocks.append(Sentence(f"{name} pays from {even.ratio:.2f} times the speed of the choice on{seen}.", Tone.NOTE))
     return blocks
-
-
-def run_words(decision: Decision) -> str:
-    """Return the run in a few words."""
-    if decision.run.is_sample:
-        return "a million tokens in items of the limit's length (no data are named)"
-    return f"{decision.run.name}: {decision.run.items:,} items, {format_tokens(decision.run.tokens)} tokens a pass"
-
-
-def money_words(cost: Range | None, currency: str, candidate: Candidate) -> str:
-    """Return money with its range and its evidence."""
-    if cost is None:
-        return "no price is known"
-    return (
-        f"{format_money(cost.expected, currency)} (range {format_money(cost.low, currency)} to "
-        f"{format_money(cost.high, currency)}), projected{_from(candidate)}"
-    )
-
-
-def hours_words(hours: Range | None, candidate: Candidate) -> str:
-    """Return hours with their range and their evidence."""
-    if hours is None:
-        return "no time is known"
-    expected, low, high = (format_duration(value * 3600) for value in (hours.expected, hours.low, hours.high))
-    return f"{expected} (range {low} to {high}), projected{_from(candidate)}"
-
-
-def _from(candidate: Candidate) -> str:
-    return f" from {candidate.time_evidence.value} times" if candidate.time_evidence else ""
 
 
 def _memory_words(cell: Cell) -> str:
@@ -284,18 +252,6 @@ def _price_words(cell: Cell) -> str:
     return f"{price.usd_per_hour:,.2f} USD an hour, {price.origin.value}{dated}"
 
 
-def _range_cell(value: Range | None) -> str | None:
-    return None if value is None else f"{value.expected:,.2f} ({value.low:,.2f} to {value.high:,.2f})"
-
-
-def _signed(value: float | None, unit: str) -> str | None:
-    return None if value is None else f"{value:+,.2f} {unit}"
-
-
-def _range_json(value: Range | None) -> dict[str, float] | None:
-    return None if value is None else {"expected": value.expected, "low": value.low, "high": value.high}
-
-
 def _cell_json(cell: Cell) -> dict[str, Any]:
     candidate, memory = cell.candidate, cell.memory
     return {
@@ -311,8 +267,8 @@ def _cell_json(cell: Cell) -> dict[str, Any]:
         "peak_reserved_bytes": memory.peak_reserved_bytes if memory else None,
         "outside_allocator_bytes": memory.outside.size_bytes if memory else None,
         "outside_allocator_source": memory.outside.source.value if memory else None,
-        "cost_usd": _range_json(candidate.cost),
-        "hours": _range_json(candidate.hours),
+        "cost_usd": range_json(candidate.cost),
+        "hours": range_json(candidate.hours),
         "time_source": candidate.time_evidence.value if candidate.time_evidence else None,
         "price_usd_per_hour": candidate.price_per_hour,
         "gpu_count": candidate.gpu_count,

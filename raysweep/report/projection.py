@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from cost.evidence import Evidence, Range
+from cost.evidence import Evidence
 from cost.money import Allocation
 from cost.plan import StageWork
 from cost.project import Projection
 from cost.units import SECONDS_PER_HOUR, format_duration, format_money, format_tokens
+from raysweep.decision.calibration import Calibration, remaining_seconds
 from raysweep.decision.model import Cell, Decision
-from raysweep.report.decision import hours_words, money_words, no_choice, run_words
 from raysweep.report.page import Block, Heading, Page, Sentence, Tone, facts, table
 from raysweep.report.page import Cell as Shown
+from raysweep.report.words import hours_words, money_words, no_choice, range_json, range_words, run_words
 
 
 def projection_json(decision: Decision, *, slurm_margin_share: float) -> dict[str, Any]:
@@ -50,8 +51,8 @@ def projection_page(decision: Decision, *, slurm_margin_share: float) -> Page:
             [
                 ("on", f"{candidate.flavour}, {candidate.step}, items of up to {candidate.length_tokens:,} tokens"),
                 ("the run", run_words(decision)),
-                ("time", hours_words(projection.hours, candidate)),
-                ("cost", money_words(projection.cost, projection.currency, candidate)),
+                ("time", hours_words(projection.hours, candidate.time_evidence)),
+                ("cost", money_words(projection.cost, projection.currency, candidate.time_evidence)),
                 ("for Slurm", f"--time={_slurm(projection, slurm_margin_share)}"),
             ]
         ),
@@ -128,8 +129,8 @@ def _flavours(decision: Decision) -> list[Block]:
             cell.candidate.step,
             cell.candidate.length_tokens,
             _verdict(cell),
-            _range(cell.candidate.hours),
-            _range(cell.candidate.cost),
+            range_words(cell.candidate.hours),
+            range_words(cell.candidate.cost),
             cell.candidate.time_evidence.value if cell.candidate.time_evidence else None,
         )
         for cell in cells
@@ -164,14 +165,6 @@ def _slurm(projection: Projection, margin_share: float) -> str:
     return Allocation(time_margin_share=margin_share).time_limit(projection.hours.times(SECONDS_PER_HOUR))
 
 
-def _range(value: Range | None) -> str | None:
-    return None if value is None else f"{value.expected:,.2f} ({value.low:,.2f} to {value.high:,.2f})"
-
-
-def _range_json(value: Range | None) -> dict[str, float] | None:
-    return None if value is None else {"expected": value.expected, "low": value.low, "high": value.high}
-
-
 def _cell_json(cell: Cell, slurm_margin_share: float) -> dict[str, Any]:
     projection = cell.projection
     if projection is None:
@@ -184,9 +177,9 @@ def _cell_json(cell: Cell, slurm_margin_share: float) -> dict[str, Any]:
         "source": "projected",
         "time_source": projection.evidence.value,
         "assumed": list(projection.assumed),
-        "hours": _range_json(projection.hours),
-        "cost_usd": _range_json(projection.cost),
-        "training_seconds": _range_json(projection.training_seconds),
+        "hours": range_json(projection.hours),
+        "cost_usd": range_json(projection.cost),
+        "training_seconds": range_json(projection.training_seconds),
         "new_length_seconds": projection.new_length_seconds,
         "start_seconds": projection.start_seconds,
         "pause_seconds": dict(projection.pause_seconds),
@@ -219,3 +212,37 @@ def _stage_json(stage: StageWork) -> dict[str, Any]:
             "loss_share": lost.loss_share,
         },
     }
+
+
+def calibration_json(calibration: Calibration) -> dict[str, Any]:
+    """Return the run under way against its projection, as plain data."""
+    projection = calibration.projection
+    return {
+        "logged": calibration.logged,
+        "expected_seconds": calibration.expected_seconds,
+        "seen_seconds": calibration.seen_seconds,
+        "off_share": calibration.off_share,
+        "hours": range_json(projection.hours),
+        "cost_usd": range_json(projection.cost),
+        "remaining_seconds": range_json(remaining_seconds(calibration)),
+    }
+
+
+def calibrated_page(calibration: Calibration, first: Page) -> Page:
+    """Return the run under way against its projection, and under it the page of that projection."""
+    projection = calibration.projection
+    word = "slower" if calibration.off_share > 0 else "faster"
+    left = remaining_seconds(calibration)
+    pairs = [
+        ("logged", calibration.logged),
+        ("projected for them", format_duration(calibration.expected_seconds)),
+        (
+            "they took",
+            f"{format_duration(calibration.seen_seconds)}, measured: {abs(calibration.off_share):.1%} {word}",
+        ),
+        ("the whole run", hours_words(projection.hours, projection.evidence)),
+        ("it costs", money_words(projection.cost, projection.currency, projection.evidence)),
+        ("still to go", f"{format_duration(left.expected)} (to {format_duration(left.high)}) of steps, projected"),
+    ]
+    blocks = (Heading("The run under way"), facts(pairs), Heading("As first projected"), *first.blocks)
+    return Page(first.title, blocks)

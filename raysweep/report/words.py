@@ -1,0 +1,61 @@
+"""Money, hours and runs in words: every number with its range and with what it rests on."""
+
+from __future__ import annotations
+
+from cost.evidence import Evidence, Range
+from cost.units import format_duration, format_money, format_tokens
+from raysweep.decision.model import Decision
+
+
+def no_choice(decision: Decision) -> str:
+    """Return why nothing was chosen, in one sentence."""
+    candidates = [cell.candidate for cell in decision.cells]
+    if not any(candidate.fits for candidate in candidates):
+        return f"Nothing fits with a margin of {decision.margin_share:.0%}."
+    if not decision.choice.eligible:
+        return "What fits has no known time or price, or is over the budget: nothing can be chosen."
+    return f"Nothing that fits reaches {decision.choice.at_least_tokens:,} tokens."
+
+
+def run_words(decision: Decision) -> str:
+    """Return the run in a few words."""
+    if decision.run.is_sample:
+        return "a million tokens in items of the limit's length (no data are named)"
+    return f"{decision.run.name}: {decision.run.items:,} items, {format_tokens(decision.run.tokens)} tokens a pass"
+
+
+def money_words(cost: Range | None, currency: str, evidence: Evidence | None) -> str:
+    """Return money with its range and its evidence."""
+    if cost is None:
+        return "no price is known"
+    return (
+        f"{format_money(cost.expected, currency)} (range {format_money(cost.low, currency)} to "
+        f"{format_money(cost.high, currency)}), projected{_from(evidence)}"
+    )
+
+
+def hours_words(hours: Range | None, evidence: Evidence | None) -> str:
+    """Return hours with their range and their evidence."""
+    if hours is None:
+        return "no time is known"
+    expected, low, high = (format_duration(value * 3600) for value in (hours.expected, hours.low, hours.high))
+    return f"{expected} (range {low} to {high}), projected{_from(evidence)}"
+
+
+def _from(evidence: Evidence | None) -> str:
+    return f" from {evidence.value} times" if evidence else ""
+
+
+def range_words(value: Range | None) -> str | None:
+    """Return a number with its range, for a column that names the unit."""
+    return None if value is None else f"{value.expected:,.2f} ({value.low:,.2f} to {value.high:,.2f})"
+
+
+def range_json(value: Range | None) -> dict[str, float] | None:
+    """Return a range as plain data."""
+    return None if value is None else {"expected": value.expected, "low": value.low, "high": value.high}
+
+
+def signed_words(value: float | None, unit: str) -> str | None:
+    """Return a change with its sign."""
+    return None if value is None else f"{value:+,.2f} {unit}"
