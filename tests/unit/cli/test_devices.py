@@ -1,0 +1,92 @@
+"""What a sweep's flavours come to: this machine's GPU, a capped one, a cluster, or a simulation."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from typing import Any
+
+import pytest
+
+from cost.catalogue import Catalogue
+from cost.domain import Flavour
+from raysweep.cli.devices import Devices, choose_devices, device_factory, emulated_flavours, probed_here
+from raysweep.errors import InputError, MachineError, SpaceError
+from raysweep.records import Source
+from raysweep.report import machine
+from raysweep.report.machine import Gpu
+from raysweep.space import parse_space
+
+CATALOGUE = Catalogue.load()
+H200, A100 = CATALOGUE.flavour("hf/h200"), CATALOGUE.flavour("hf/a100-large")
+GPU = Gpu(name="NVIDIA H200", memory_bytes=150_754_820_096)
+
+
+def _machine(monkeypatch: pytest.MonkeyPatch, gpus: tuple[Gpu, ...], torch_cuda: str | None) -> None:
+    found = dataclasses.replace(machine.examine(), gpus=gpus, torch_cuda=torch_cuda)
+    monkeypatch.setattr(machine, "examine", lambda: found)
+
+
+def _devices(**changes: Any) -> Devices:
+    values = {"source": Source.MEASURED, "address": "local", "emulated": False, "local_gpu": GPU, **changes}
+    return Devices(**values)
+
+
+def test_auto_takes_the_gpu_where_there_is_one_and_simulates_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    _machine(monkeypatch, (GPU,), "13.0")
+    assert choose_devices("auto", address="local", emulated=False).local_gpu == GPU
+    _machine(monkeypatch, (), None)
+    assert choose_devices("auto", address="local", emulated=False).is_simulated
+
+
+@pytest.mark.parametrize(("gpus", "reason"), [((), "this machine has none"), ((GPU,), "built without CUDA")])
+def test_cuda_without_a_usable_gpu_is_the_machines_failure(
+    gpus: tuple[Gpu, ...], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _machine(monkeypatch, gpus, None)
+    with pytest.raises(MachineError, match=reason):
+        choose_devices("cuda", address="local", emulated=False)
+
+
+def test_a_clusters_gpus_are_not_looked_for_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    _machine(monkeypatch, (), None)
+    devices = choose_devices("auto", address="10.0.0.5:6379", emulated=False)
+    assert (devices.source, devices.local_gpu) == (Source.MEASURED, None)
+
+
+def test_only_flavours_with_this_machines_gpu_are_probed_on_it() -> None:
+    here, rejected = probed_here((A100, H200), GPU)
+    assert here == (H200,)
+    assert "--emulate hf/a100-large" in rejected["hf/a100-large"]
+
+
+def test_ones_own_card_is_known_by_its_memory() -> None:
+    own = Flavour(name="lab/mine", provider="lab", memory_bytes=150_109_880_320)
+    assert probed_here((own, A100), GPU)[0] == (own,)
+
+
+def test_no_flavour_of_this_machines_gpu_says_what_to_type() -> None:
+    with pytest.raises(SpaceError, match=r"NVIDIA H200.*--emulate"):
+        probed_here((A100,), GPU)
+
+
+def test_emulated_flavours_are_the_spaces_own_or_the_catalogues() -> None:
+    own = Flavour(name="lab/mine", provider="lab", memory_bytes=42_430_000_000)
+    assert emulated_flavours("lab/mine, hf/a100-large", (own,), CATALOGUE) == (own, A100)
+    with pytest.raises(InputError, match=r"Did you mean 'hf/a100-large'"):
+        emulated_flavours("hf/a100-larg", (), CATALOGUE)
+
+
+def test_a_simulation_costs_nothing_and_a_capped_card_costs_its_machine() -> None:
+    assert _devices(source=Source.SIMULATED).charges((H200,)) == {}
+    assert _devices().charges((H200, CATALOGUE.flavour("hf/h200x2"))) == {"hf/h200": H200.usd_per_hour}
+    assert _devices(emulated=True).charges((A100, H200)) == dict.fromkeys(("hf/a100-large", "hf/h200"), 5.0)
+    assert _devices(emulated=True).charges((A100,)) == {}
+
+
+def test_a_factory_travels_to_another_process() -> None:
+    space = parse_space("model: qwen2.5-7b\nallocator: {expandable_segments: true, max_split_size_mb: 64}", "s")
+    factory = device_factory(space, A100, emulated=True)
+    copy: Any = pickle.loads(pickle.dumps(factory))  # noqa: S301 - our own bytes
+    assert copy.keywords["memory_cap_bytes"] == A100.total_memory_bytes
+    assert copy.keywords["allocator_conf"] == "expandable_segments:True,max_split_size_mb:64"
