@@ -77,14 +77,18 @@ def record_of(
     )
 
 
-def spent_before(records: Iterable[ProbeRecord]) -> tuple[float, float]:
+def spent_before(records: Iterable[ProbeRecord], charges_usd_per_hour: Mapping[str, float]) -> tuple[float, float]:
     """Return ``(usd, seconds)`` that the probes of an earlier run cost, as far as their records tell.
 
     A machine's idle time between probes is not in the records, so this is a lower bound.
+
+    Args:
+        records: The earlier run's.
+        charges_usd_per_hour: What an hour of each flavour's session costs; a missing one costs nothing.
     """
     usd = seconds = 0.0
     for record in records:
         seconds += record.probe_seconds
-        if record.source is Source.MEASURED and record.price_usd_per_hour is not None:
-            usd += record.price_usd_per_hour * record.probe_seconds / SECONDS_PER_HOUR
+        if record.source is Source.MEASURED:
+            usd += charges_usd_per_hour.get(record.flavour, 0.0) * record.probe_seconds / SECONDS_PER_HOUR
     return usd, seconds

@@ -129,8 +129,8 @@ def run_sweep(
         budget=budget or space.budget,
         on_event=on_event,
         before=before,
-        spent_usd=spent_before(before)[0],
     )
+    run.spent_usd = spent_before(before, run.charges())[0]
     wanted = run.wanted()
     if not wanted:
         return run.summary(started)
@@ -160,6 +160,12 @@ class _Run:
     spent_usd: float = 0.0
     over_budget: bool = False
     trials: tuple[StudyTrial, ...] = ()
+
+    def charges(self) -> Mapping[str, float]:
+        """Return what an hour of each flavour's session costs: as given, else the flavours' own prices."""
+        if self.options.charges_usd_per_hour is not None:
+            return self.options.charges_usd_per_hour
+        return {f.name: f.usd_per_hour for f in self.flavours if f.usd_per_hour is not None}
 
     def wanted(self) -> list[Flavour]:
         """Return the flavours that still have probes to buy, and can run them."""
@@ -248,17 +254,14 @@ class _Run:
         )
 
     def _planner_arguments(self) -> dict[str, Any]:
-        spent_usd, spent_seconds = spent_before(self.before)
-        prices = {flavour.name: flavour.usd_per_hour for flavour in self.flavours}
-        charges = self.options.charges_usd_per_hour
-        if charges is None:
-            charges = {name: price for name, price in prices.items() if price is not None}
+        charges = self.charges()
+        spent_usd, spent_seconds = spent_before(self.before, charges)
         return {
             "facts": SweepFacts(
                 sweep_id=self.sweep_id,
                 model=self.space.model,
                 seed=self.space.seed,
-                prices_usd_per_hour=prices,
+                prices_usd_per_hour={flavour.name: flavour.usd_per_hour for flavour in self.flavours},
                 gpu_counts={flavour.name: flavour.gpu_count for flavour in self.flavours},
             ),
             "policy": self.policy,

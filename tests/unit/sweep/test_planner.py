@@ -222,7 +222,8 @@ def test_records_of_before_are_in_the_study_and_their_cost_is_known():
     started(planner).next("one", None)
     planner.tell("one", DONE)
     before = tuple(records(planner))
-    assert spent_before(before) == (pytest.approx(3.6 * 2.0 / 3600), 2.0)
+    assert spent_before(before, {"a": 3.6}) == (pytest.approx(3.6 * 2.0 / 3600), 2.0)
+    assert spent_before(before, {}) == (0.0, 2.0)
     policy = Grid(training_cells(["a"], [STEP], [64, 128]))
     for record in before:
         policy.tell(record)
