@@ -1,0 +1,1 @@
+"""Memory without a GPU: what a step allocates as data, and CUDA's caching allocator to play it through. No torch here."""

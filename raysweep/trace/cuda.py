@@ -1,0 +1,133 @@
+"""Where the CPU's dispatch differs from CUDA's, the trace takes CUDA's way: stand-ins for kernels, each with its source.
+
+A stand-in allocates, saves and frees what the kernel does; it computes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+
+from raysweep.memory.program import Work
+from raysweep.setting import Attention, StepSetting, Weights
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+    from raysweep.trace.recorder import Recorder
+
+TRACED_ATTENTION = "raysweep_traced"
+"""The name under which the fused attention's stand-in is registered with transformers."""
+
+
+@contextmanager
+def cuda_paths(recorder: Recorder) -> Iterator[None]:
+    """Within, dropout keeps what CUDA's keeps, and fused attention is known to transformers as ``TRACED_ATTENTION``."""
+    from transformers import AttentionInterface, masking_utils
+
+    def attention(
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        dropout: float = 0.0,
+        scaling: float | None = None,
+        **_: Any,
+    ) -> tuple[torch.Tensor, None]:
+        out = _FusedAttention.apply(query, key, value, recorder)  # type: ignore[no-untyped-call]  # torch's own
+        return out.transpose(1, 2).contiguous(), None
+
+    def no_mask(*_: Any, **__: Any) -> None:
+        return None
+
+    AttentionInterface.register(TRACED_ATTENTION, attention)
+    masking_utils.AttentionMaskInterface.register(TRACED_ATTENTION, no_mask)
+    with ExitStack() as replaced:
+        replaced.enter_context(_replaced(functional, "dropout", _cuda_dropout))
+        if hasattr(masking_utils, "find_packed_sequence_indices"):
+            # transformers asks the position ids whether several items are packed into one; a step's items are not.
+            replaced.enter_context(_replaced(masking_utils, "find_packed_sequence_indices", no_mask))
+        yield
+
+
+@contextmanager
+def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
+    old = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, old)
+
+
+def traced_attention(setting: StepSetting, config: PretrainedConfig) -> tuple[str, str]:
+    """Return transformers' name of the attention to trace, and the kernel that it stands for.
+
+    CUDA's SDPA takes a fused kernel (flash or cuDNN) for half precision. For fp32 it takes the math path where heads are grouped,
+    as seen on an H200 with torch 2.11; otherwise the memory-efficient kernel, whose memory is that of the fused ones.
+    """
+    if setting.attention is Attention.EAGER:
+        return "eager", "eager"
+    text = config.get_text_config()
+    grouped = getattr(text, "num_key_value_heads", None) not in (None, text.num_attention_heads)
+    half = setting.weights is not Weights.FP32 or setting.autocast
+    if setting.attention is Attention.SDPA and not half and grouped:
+        return "sdpa", "sdpa: math path"
+    return TRACED_ATTENTION, "sdpa: fused kernel" if setting.attention is Attention.SDPA else "flash-attn"
+
+
+def _cuda_dropout(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+    """CUDA's dropout keeps a byte an element (aten/src/ATen/native/cuda/Dropout.cu); the CPU's keeps a mask of floats."""
+    return torch.native_dropout(x, p, True)[0] if training and p else x
+
+
+class _FusedAttention(torch.autograd.Function):
+    """FlashAttention 2 inside torch: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_fwd and mha_bwd."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, recorder: Recorder
+    ) -> torch.Tensor:
+        """query: (items, heads, length, width); key and value may have fewer heads."""
+        items, heads, length, width = query.shape
+        out = query.new_empty(items, length, heads, width)
+        log_sum_exp = query.new_empty(items, heads, length, dtype=torch.float32)
+        seed, offset = query.new_empty(2, dtype=torch.int64), query.new_empty(1, dtype=torch.int64)
+        ctx.save_for_backward(query, key, value, out, log_sum_exp, seed, offset)
+        ctx.recorder = recorder
+        recorder.add_work(Work.ATTENTION_FLOPS, causal_flops(query, key, products=2))
+        return out.transpose(1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        """The gradients of query, key and value, and the accumulators that the kernel takes and frees."""
+        query, key, value, *_ = ctx.saved_tensors
+        items, heads, length, width = query.shape
+        grad = grad.transpose(1, 2).contiguous()
+        grad_query = torch.empty_like(query.transpose(1, 2))
+        grad_key = torch.empty_like(key.transpose(1, 2))
+        grad_value = torch.empty_like(value.transpose(1, 2))
+        rounded = -(-length // 128) * 128
+        softmax_sums = query.new_empty(items, heads, rounded, dtype=torch.float32)
+        accumulator = query.new_empty(items, rounded, heads, width, dtype=torch.float32)
+        if key.shape[1] != heads:
+            expanded = [query.new_empty(items, key.shape[2], heads, width) for _ in range(2)]
+            del expanded
+        del softmax_sums, accumulator
+        ctx.recorder.add_work(Work.ATTENTION_FLOPS, causal_flops(query, key, products=5))
+        return grad_query.transpose(1, 2), grad_key.transpose(1, 2), grad_value.transpose(1, 2), None
+
+
+def causal_flops(query: torch.Tensor, key: torch.Tensor, *, products: int) -> float:
+    """FLOPs of ``products`` causal matrix products of (length x width) by (width x length), half of each skipped.
+
+    Two products forward (scores, output) and five backward (scores again, and four gradients), as in FlashAttention 2
+    (Dao 2023, section 3.1).
+    """
+    items, heads, length, width = query.shape
+    return products * 2.0 * items * heads * length * key.shape[2] * width / 2

@@ -1,0 +1,267 @@
+"""What a step does under fake tensors, as events: a new storage is an allocation, a storage that dies is a free."""
+
+from __future__ import annotations
+
+import bisect
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import flop_registry
+
+from raysweep.memory.program import Category, Label, LabelTable, SegmentName, Work
+from raysweep.step.observer import Phase
+
+CUBLAS_WORKSPACE = "cublas_workspace"
+"""The op that stands for cuBLAS taking its workspace; replays give it the size that the device's chip has."""
+
+DEVICE = "meta"
+"""Tensors of this device stand for the GPU's; all others are the host's."""
+
+ALLOCATE, FREE, EMPTY_CACHE = 0, 1, 2
+_MATRIX_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear"}
+_LOSS_LAYER = -1
+
+
+@dataclass(slots=True)
+class Event:
+    """An allocation, a free, or the cache's emptying."""
+
+    kind: int
+    number: int
+    """The object's, over the whole recording."""
+    nbytes: int = 0
+    label: int = -1
+
+
+@dataclass(slots=True)
+class Recorded:
+    """One segment's events."""
+
+    events: list[Event] = field(default_factory=list)
+    chunks: list[tuple[int, int, int]] = field(default_factory=list)
+    """(place among the events, chunk, number of chunks) at the start of each loss chunk's computation."""
+    work: dict[int, list[float]] = field(default_factory=dict)
+    """By stretch between chunk marks: the ``Work`` done."""
+    host_blocks: list[int] = field(default_factory=list)
+    """Bytes of each pinned host block that was asked for."""
+
+
+class Recorder(TorchDispatchMode):
+    """Sees every operation; also the step's ``Observer``, which tells it phases and loss chunks."""
+
+    def __init__(self) -> None:
+        """Start with an empty loading segment."""
+        super().__init__()
+        self.labels = LabelTable()
+        self.segments: dict[SegmentName, Recorded] = {}
+        self.current = Recorded()
+        self.category = Category.WEIGHTS
+        self._phase = Phase.LOAD
+        self._count = 0
+        self._alive: dict[int, weakref.ref[Any]] = {}
+        self._events: dict[int, Event] = {}
+        self._layer_starts: list[int] = []
+        self._layers: list[int] = []
+        self._layer: int | None = None
+        self._workspaces: set[str] = set()
+        self._kinds: dict[Any, _OpKind] = {}
+
+    # --- the step's observer
+
+    def phase(self, name: Phase) -> None:
+        """Note that a phase begins."""
+        self._phase = name
+        if name is Phase.FORWARD:
+            self._layer_starts, self._layers = [], []
+            self._layer = None
+        elif name is Phase.LOSS:
+            self._mark_layer(_LOSS_LAYER)
+
+    def loss_chunk(self, index: int, count: int) -> None:
+        """Note that a loss chunk's computation begins."""
+        self.current.chunks.append((len(self.current.events), index, count))
+
+    def enter_layer(self, layer: int) -> None:
+        """Note that the forward pass enters a decoder layer (a recomputation in the backward pass does not count)."""
+        if self._phase is Phase.FORWARD:
+            self._mark_layer(layer)
+
+    def _mark_layer(self, layer: int) -> None:
+        self._layer = layer
+        self._layer_starts.append(torch._C._autograd._get_sequence_nr())
+        self._layers.append(layer)
+
+    # --- segments
+
+    def end(self, name: SegmentName) -> None:
+        """Close the current segment under a name."""
+        self.segments[name] = self.current
+        self.current = Recorded()
+
+    # --- events
+
+    def allocate(self, nbytes: int, label: Label) -> int:
+        """Record an allocation without a tensor; return its number for ``release``."""
+        number = self._count
+        self._count += 1
+        event = Event(ALLOCATE, number, nbytes, self.labels.index(label))
+        self.current.events.append(event)
+        self._events[number] = event
+        return number
+
+    def release(self, number: int) -> None:
+        """Record that an object is freed."""
+        self.current.events.append(Event(FREE, number))
+
+    def empty_cache(self) -> None:
+        """Record a ``torch.cuda.empty_cache()``."""
+        self.current.events.append(Event(EMPTY_CACHE, -1))
+
+    def retag(self, tensor: torch.Tensor, category: Category) -> None:
+        """Say what a live tensor is for, now that it is known."""
+        number = self._number(tensor)
+        if number is not None:
+            event = self._events[number]
+            old = self.labels.labels()[event.label]
+            event.label = self.labels.index(Label(category=category, phase=old.phase, layer=old.layer, op=old.op))
+
+    def _number(self, tensor: torch.Tensor) -> int | None:
+        known = self._alive.get(tensor.untyped_storage()._cdata)
+        return None if known is None else known.number  # type: ignore[attr-defined]  # _Reference below
+
+    def see(self, tensor: torch.Tensor, op: str) -> bool:
+        """Record the tensor's storage if it is new; return whether it was."""
+        if tensor.device.type != DEVICE:
+            return False
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._alive:
+            return False
+        nbytes = storage.nbytes()
+        if not nbytes:
+            return False
+        number = self.allocate(nbytes, self.label(op))
+        self._alive[key] = _Reference(storage, self._gone, key, number)
+        return True
+
+    def _gone(self, reference: Any) -> None:
+        if self._alive.pop(reference.key, None) is not None:
+            self._events.pop(reference.number, None)
+            self.release(reference.number)
+
+    def label(self, op: str) -> Label:
+        """Return the label of an allocation made now by ``op``."""
+        layer = self._layer
+        if self._phase is Phase.BACKWARD:
+            layer = self._backward_layer()
+        category = self.category
+        if self._phase in (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD):
+            category = Category.LOSS if layer == _LOSS_LAYER else Category.ACTIVATIONS
+        elif self._phase is Phase.OPTIMIZER:
+            category, layer = Category.OPTIMIZER, None
+        shown = None if layer == _LOSS_LAYER or self._phase is Phase.LOAD else layer
+        return Label(category=category, phase=self._phase.value, layer=shown, op=op)
+
+    def _backward_layer(self) -> int | None:
+        """The layer whose forward pass made the autograd node that runs now."""
+        node = torch._C._current_autograd_node()
+        if node is None or not self._layers:
+            return None
+        place = bisect.bisect_right(self._layer_starts, node._sequence_nr()) - 1
+        # An AccumulateGrad node has the highest number of all: it belongs to no layer.
+        return self._layers[place] if place >= 0 and node._sequence_nr() < _ACCUMULATE_GRAD else None
+
+    # --- operations
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operation and record what it allocated."""
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        kind = self._kinds.get(func)
+        if kind is None:
+            kind = self._kinds[func] = _OpKind.of(func)
+        if kind.is_view:
+            return out
+        name = kind.name
+        if isinstance(out, torch.Tensor):
+            self.see(out, name)
+        else:
+            for tensor in tree_iter(out):
+                if isinstance(tensor, torch.Tensor):
+                    self.see(tensor, name)
+        self._count_work(kind, args, kwargs, out)
+        return out
+
+    def _count_work(self, kind: _OpKind, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        work = self.current.work.setdefault(len(self.current.chunks), [0.0] * len(Work))
+        work[Work.LAUNCHES] += 1
+        if kind.flops is not None:
+            first = out if isinstance(out, torch.Tensor) else out[0]
+            unit = Work.FP32_FLOPS if first.dtype is torch.float32 else Work.FLOPS
+            work[unit] += kind.flops(*args, **kwargs, out_val=out)
+            if kind.name in _MATRIX_PRODUCTS:
+                self._take_workspace()
+            return
+        nbytes = 0
+        for value in tree_iter((args, out)):
+            if isinstance(value, torch.Tensor):
+                nbytes += value.numel() * value.element_size()
+        work[Work.BYTES] += nbytes
+
+    def add_work(self, kind: Work, amount: float) -> None:
+        """Count work that no operation here shows, such as a kernel's that a stand-in stands for."""
+        self.current.work.setdefault(len(self.current.chunks), [0.0] * len(Work))[kind] += amount
+
+    def _take_workspace(self) -> None:
+        """Record that cuBLAS takes a workspace at a thread's first product: one in the main thread, one in autograd's.
+
+        Source: aten/src/ATen/cuda/CublasHandlePool.cpp, getCurrentCUDABlasHandle.
+        """
+        thread = "backward" if self._phase is Phase.BACKWARD else "main"
+        if thread not in self._workspaces and self._phase is not Phase.LOAD:
+            self._workspaces.add(thread)
+            self.allocate(
+                0, Label(category=Category.WORKSPACE, phase=self._phase.value, layer=None, op=CUBLAS_WORKSPACE)
+            )
+
+
+_ACCUMULATE_GRAD = 1 << 62
+
+
+class _Reference(weakref.ref):  # type: ignore[type-arg]  # weakref.ref is generic in stubs alone
+    """A weak reference to a storage that knows its key and its object's number."""
+
+    __slots__ = ("key", "number")
+
+    def __new__(cls, storage: Any, callback: Callable[[Any], None], key: int, number: int) -> _Reference:
+        self = super().__new__(cls, storage, callback)
+        self.key = key
+        self.number = number
+        return self
+
+    def __init__(self, storage: Any, callback: Callable[[Any], None], key: int, number: int) -> None:
+        super().__init__(storage, callback)
+
+
+@dataclass(frozen=True, slots=True)
+class _OpKind:
+    """What is known of an operation once and for all."""
+
+    name: str
+    is_view: bool
+    flops: Callable[..., float] | None
+
+    @classmethod
+    def of(cls, func: Any) -> _OpKind:
+        schema = func._schema
+        packet = func.overloadpacket
+        aliases = [r.alias_info for r in schema.returns]
+        is_view = bool(aliases) and all(a is not None and not a.is_write for a in aliases)
+        return cls(str(packet).removeprefix("aten."), is_view, flop_registry.get(packet))

@@ -1,0 +1,188 @@
+"""Trace one step at one length: the events of every segment of a run."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from raysweep.errors import NotForecastError
+from raysweep.memory.program import Category, LabelTable, SegmentName
+from raysweep.setting import AdapterDtype, Checkpointing, Loss, Optimizer, StepSetting, Weights
+from raysweep.step.model import build
+from raysweep.step.training import TrainingStep
+from raysweep.trace.cuda import cuda_paths, traced_attention
+from raysweep.trace.recorder import DEVICE, Recorded, Recorder
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PretrainedConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """One trace: the segments' events at one length."""
+
+    length_tokens: int
+    segments: dict[SegmentName, Recorded]
+    labels: LabelTable
+    kernels: dict[str, str]
+
+
+def check_can_trace(setting: StepSetting, config: PretrainedConfig) -> None:
+    """Refuse by name what the trace does not model.
+
+    Raises:
+        NotForecastError: names the part of the setting, and offers the probe.
+    """
+    unknown: list[str] = []
+    if setting.weights in (Weights.NF4, Weights.INT8):
+        unknown.append(f"weights: {setting.weights.value}")
+    if setting.optimizer is not Optimizer.ADAMW:
+        unknown.append(f"optimizer: {setting.optimizer.value}")
+    if setting.loss is Loss.LIGER:
+        unknown.append("loss: liger")
+    if setting.autocast:
+        unknown.append("autocast: true")
+    layer_types = set(getattr(config.get_text_config(), "layer_types", None) or ())
+    if "linear_attention" in layer_types:
+        unknown.append("linear-attention layers")
+    if unknown:
+        raise NotForecastError(
+            f"The forecast does not model {', '.join(unknown)} yet. "
+            "Measure it instead: `raysweep sweep SPACE --out FOLDER --device cuda`."
+        )
+
+
+def trace(config: PretrainedConfig, setting: StepSetting, length_tokens: int, *, later_micro: bool = True) -> Recording:
+    """Run two optimizer steps under fake tensors and return their events.
+
+    Args:
+        config: of a causal language model.
+        setting: the step.
+        length_tokens: tokens of each item.
+        later_micro: whether to trace a micro-step that adds to gradients; needed where accumulation is above 1.
+
+    Raises:
+        NotForecastError: the setting names what the trace does not model.
+    """
+    check_can_trace(setting, config)
+    attention, kernel = traced_attention(setting, config)
+    model = build(config, setting, device="meta")
+    for part in {id(c): c for c in (model.config, model.get_base_model().config.get_text_config())}.values():
+        part._attn_implementation = attention
+    recorder = Recorder()
+    # A collection in the middle of a step would move frees; the step itself frees by reference counts, as on a device.
+    with _no_gc(), cuda_paths(recorder), recorder:
+        _load(model, setting, recorder)
+        gc.collect()
+        recorder.end(SegmentName.SETUP)
+        with _layers_known(model, recorder):
+            _run(model, setting, length_tokens, recorder, later_micro=later_micro)
+    return Recording(
+        length_tokens=length_tokens, segments=recorder.segments, labels=recorder.labels, kernels={"attention": kernel}
+    )
+
+
+@contextmanager
+def _no_gc() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _load(model: PeftModel, setting: StepSetting, recorder: Recorder) -> None:
+    """Put every parameter and buffer in place, in the order in which loading and adapting do.
+
+    The base model comes first; peft then makes the adapter in the weights' dtype and casts it afterwards, one parameter at a time.
+    """
+    adapter = {id(p) for p in model.parameters() if p.requires_grad}
+    copies = {id(b) for b in getattr(model, "resident_copies", torch.nn.Module()).buffers()}
+    tensors = [
+        t for module in model.modules() for store in (module._parameters, module._buffers) for t in store.values()
+    ]
+    present = {id(t): t for t in tensors if t is not None}
+    for tensor in present.values():
+        if id(tensor) not in adapter | copies:
+            recorder.see(tensor, "load")
+    recorder.category = Category.ADAPTER
+    trained = [t for key, t in present.items() if key in adapter]
+    if setting.adapter.dtype is AdapterDtype.FP32 and setting.weights is not Weights.FP32:
+        made = [torch.empty(t.shape, dtype=torch.bfloat16, device=DEVICE) for t in trained]
+        for tensor in trained:
+            recorder.see(tensor, "cast")
+            del made[0]
+    else:
+        for tensor in trained:
+            recorder.see(tensor, "load")
+    for key, tensor in present.items():
+        if key in copies:
+            recorder.see(tensor, "copy")
+    recorder.empty_cache()
+
+
+@contextmanager
+def _layers_known(model: PeftModel, recorder: Recorder) -> Iterator[None]:
+    """Tell the recorder which decoder layer runs."""
+    lists = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList)]
+    layers = max(lists, key=len, default=torch.nn.ModuleList())
+
+    def entering(number: int) -> Any:
+        def hook(*_: Any) -> None:
+            recorder.enter_layer(number)
+
+        return hook
+
+    hooks = [layer.register_forward_pre_hook(entering(i)) for i, layer in enumerate(layers)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class _CountingHostStore:
+    """Layer inputs in host memory: no device memory is held between the copy out and the copy back."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def store(self, tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
+        self._recorder.current.host_blocks.append(tensor.numel() * tensor.element_size())
+        return tensor.shape, tensor.dtype
+
+    def load(self, handle: tuple[torch.Size, torch.dtype]) -> torch.Tensor:
+        return torch.empty(handle[0], dtype=handle[1], device=DEVICE)
+
+
+def _run(model: PeftModel, setting: StepSetting, length: int, recorder: Recorder, *, later_micro: bool) -> None:
+    host = _CountingHostStore(recorder) if setting.checkpointing is Checkpointing.CPU else None
+    training = TrainingStep(model, setting, observer=recorder, host_store=host)
+
+    def micro_step() -> None:
+        ids = torch.zeros((setting.micro_batch, length), dtype=torch.int64, device=DEVICE)
+        training.micro_step(ids, ids)
+
+    def gradients_known() -> None:
+        for parameter in training.trained:
+            if parameter.grad is not None:
+                recorder.retag(parameter.grad, Category.GRADIENTS)
+
+    for first in (True, False):
+        micro_step()
+        gradients_known()
+        recorder.end(SegmentName.FIRST_MICRO if first else SegmentName.MICRO)
+        if first and later_micro:
+            micro_step()
+            recorder.end(SegmentName.LATER_MICRO)
+        training.optimizer_step()
+        recorder.end(SegmentName.FIRST_STEP if first else SegmentName.STEP)
