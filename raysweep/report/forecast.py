@@ -83,17 +83,25 @@ def _verdicts(forecast: Forecast, labels: dict[StepSetting, str]) -> list[Block]
         return []
     lengths = sampled([row.length_tokens for row in forecast.rows], most=5)
     by_cell = {(row.step, row.length_tokens): row for row in forecast.rows}
-    longest = {(item.step, item.flavour): item for item in forecast.longest}
-    rows = []
-    for flavour in flavours:
-        for step, label in labels.items():
-            fits = [fit_cell(by_cell[step, length].fit[flavour]) for length in lengths]
-            rows.append((flavour, label, *fits, *(_longest_cells(longest[step, flavour]) if longest else ())))
+    rows = [
+        (flavour, label, *(fit_cell(by_cell[step, length].fit[flavour]) for length in lengths))
+        for flavour in flavours
+        for step, label in labels.items()
+    ]
     columns = ["flavour", "step", *(f"{length:,} tokens" for length in lengths)]
-    if longest:
-        columns += [">longest that fits", ">that runs", "limited by"]
     caption = "free, short: beyond the margin and what lives outside the allocator. tight: runs, but inside the margin."
-    return [Heading("Does it fit?"), table(columns, rows, caption)]
+    blocks: list[Block] = [Heading("Does it fit?"), table(columns, rows, caption)]
+    if forecast.longest:
+        longest = {(item.flavour, item.step): item for item in forecast.longest}
+        longest_rows = [
+            (flavour, label, *_longest_cells(longest[flavour, step]))
+            for flavour in flavours
+            for step, label in labels.items()
+        ]
+        columns = ["flavour", "step", ">that fits", ">that runs", "limited by"]
+        caption = "Such that it and every shorter length looked at fit, or run at all."
+        blocks += [Heading("The longest length"), table(columns, longest_rows, caption)]
+    return blocks
 
 
 def _longest_cells(longest: Longest) -> tuple[Cell, Cell, str]:
