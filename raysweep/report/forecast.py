@@ -83,7 +83,7 @@ def _verdicts(forecast: Forecast, labels: dict[StepSetting, str]) -> list[Block]
         return []
     lengths = sampled([row.length_tokens for row in forecast.rows], most=5)
     by_cell = {(row.step, row.length_tokens): row for row in forecast.rows}
-    rows = [
+    rows: list[tuple[Cell | str, ...]] = [
         (flavour, label, *(fit_cell(by_cell[step, length].fit[flavour]) for length in lengths))
         for flavour in flavours
         for step, label in labels.items()
