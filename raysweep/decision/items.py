@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from raysweep.data.items import Items
 from raysweep.errors import ArtifactError
 
@@ -40,14 +42,15 @@ def read_items_table(table: pa.Table, name: str) -> dict[str, Items]:
     if not {"stage", "tokens", "loss_tokens"} <= set(table.column_names) or not len(table):
         raise ArtifactError(f"{name}: expected the columns stage, tokens and loss_tokens; the file is another one.")
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    stages = table["stage"].cast(pa.string())
+    stages = table["stage"].cast(pa.string()).combine_chunks().dictionary_encode()
+    codes = np.asarray(stages.indices)
+    tokens, given = np.asarray(table["tokens"]), table["loss_tokens"]
+    told = np.asarray(given.is_valid())
+    losses = np.asarray(given.fill_null(0))
     found: dict[str, Items] = {}
-    for stage in pc.unique(stages).to_pylist():
-        mine = table.filter(pc.equal(stages, stage))
-        loss = mine["loss_tokens"]
-        found[stage] = Items.of(
-            mine["tokens"].to_numpy(), name=stage, loss_tokens=None if loss.null_count else loss.to_numpy()
-        )
+    for code, stage in enumerate(stages.dictionary.to_pylist()):
+        mine = codes == code
+        loss = losses[mine] if told[mine].all() else None
+        found[stage] = Items.of(tokens[mine], name=stage, loss_tokens=loss)
     return found
