@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,15 +30,27 @@ class Driver(Callback):
         self._planner = planner
         self._on_event = on_event
         self._drained_at = 0.0
+        self._events: deque[Event] = deque()
+        self.error: Exception | None = None
+        """What the receiver raised: a record could not be kept, say. It ends the sweep."""
 
     def __reduce__(self) -> tuple[type, tuple[None, None]]:
         """Tune pickles its callbacks; ours are never restored, since a sweep resumes from its artifact."""
         return (Driver, (None, None))
 
     def drain(self) -> None:
-        """Pass on everything that has happened."""
-        for event in self.call("drain"):
-            self._on_event(event)
+        """Pass on everything that has happened, unless the receiver has failed before."""
+        if self.error is not None:
+            return
+        try:
+            self._events.extend(self.call("drain"))
+            while self._events:
+                # Off the list only once received: an interrupted sweep passes on what is left at its end.
+                self._on_event(self._events[0])
+                self._events.popleft()
+        except Exception as error:
+            # Tune would take what a callback raises for a fault of the session that has just reported.
+            self.error = error
         self._drained_at = time.monotonic()
 
     def call(self, method: str, *args: Any) -> Any:
@@ -45,7 +58,9 @@ class Driver(Callback):
         return ray.get(getattr(self._planner, method).remote(*args))
 
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Look for events now and then."""
+        """Look for events now and then; end the sweep where they cannot be received any more."""
+        if self.error is not None:
+            raise self.error
         if time.monotonic() - self._drained_at > DRAIN_SECONDS:
             self.drain()
 

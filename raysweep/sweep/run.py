@@ -199,13 +199,15 @@ class _Run:
 
     def execute(self, places: Sequence[Place], factories: Mapping[str, RunnerFactory]) -> None:
         """Run sessions until there is nothing more to do."""
-        import ray
+        import ray.exceptions
 
         from raysweep.sweep.planner_actor import start_planner
 
         name = f"raysweep-planner-{self.sweep_id}"
         planner = start_planner(name, self._planner_arguments())
         # Tune takes more than a second to import: meanwhile the planner starts.
+        from ray.tune import TuneError
+
         from raysweep.sweep.driver import Driver
         from raysweep.sweep.host_oom import wrap_actor_manager
         from raysweep.sweep.tune_run import fit
@@ -232,7 +234,10 @@ class _Run:
                 node_wait_seconds=self.options.node_wait_seconds or NODE_WAIT_SECONDS,
             )
             driver.call("finish")
-        except ray.exceptions.RayError as error:
+            driver.drain()
+            if driver.error is not None:
+                raise driver.error
+        except (ray.exceptions.RayError, TuneError) as error:
             raise MachineError(
                 f"Ray failed: {error}. The artifact holds every probe that had ended; go on with --resume."
             ) from error
@@ -281,7 +286,7 @@ class _Run:
 
     def _receive(self, event: Event) -> None:
         """Keep a record before anybody hears of it."""
-        if isinstance(event, ProbeEnded):
+        if isinstance(event, ProbeEnded) and event.record not in self.records[-1:]:
             self.artifact.append(event.record)
             self.records.append(event.record)
             self.policy.tell(event.record)

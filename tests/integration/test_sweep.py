@@ -291,3 +291,23 @@ def test_host_memory_that_runs_out_fails_that_probe_alone(sweep, monkeypatch):
     assert by_length(summary)[2048] == ("failed", "host_oom")
     assert by_length(summary)[4096] == ("completed", None)
     assert began(sweep.folder, "lab/a") == list(LENGTHS)  # it would take all memory again: not asked twice
+
+
+def test_a_record_that_cannot_be_kept_ends_the_sweep(sweep):
+    class Full:
+        kept = ()
+
+        def records(self):
+            return self.kept
+
+        def append(self, record):
+            if len(self.kept) == 2:
+                raise ArtifactError("no space left on the device")
+            self.kept += (record,)
+
+    full = Full()
+    sweep.artifact = lambda: full
+    with pytest.raises(ArtifactError, match="no space left"):
+        sweep(seconds=0.3)
+    assert [record.length_tokens for record in full.kept] == [1024, 2048]
+    assert len(began(sweep.folder, "lab/a")) <= 4
