@@ -14,20 +14,15 @@ from cost.project import Projection, project
 from cost.throughput import TimeModel
 from cost.verdict import Fit
 from raysweep.decision.findings import Findings
+from raysweep.decision.generation import generation_cells
 from raysweep.decision.memory import CellMemory, Forecaster, cell_records, from_record
 from raysweep.decision.model import Cell
 from raysweep.decision.outside import outside_of
 from raysweep.decision.plan import million_tokens, run_plan, terms_of
 from raysweep.decision.roofline import roofline_timings, run_flops
 from raysweep.decision.times import time_model
-from raysweep.records import Source
+from raysweep.records import Mode
 from raysweep.setting import StepSetting
-
-_EVIDENCE = {
-    Source.MEASURED: Evidence.MEASURED,
-    Source.SIMULATED: Evidence.SIMULATED,
-    Source.FORECAST: Evidence.FORECAST,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +41,9 @@ class Grid:
 
     def cells(self, margin_share: float) -> tuple[Cell, ...]:
         """Return every cell, judged with this margin."""
+        space = self.findings.space
+        if space.mode is Mode.GENERATE:
+            return generation_cells(self.findings.records, space, self.flavours, self.labels, margin_share=margin_share)
         return tuple(
             self._cell(flavour, step, length, margin_share)
             for flavour in self.flavours
@@ -119,7 +117,7 @@ class Grid:
             step=self.labels[step],
             length_tokens=length_tokens,
             fit=fit,
-            memory_evidence=_EVIDENCE[memory.source] if memory else None,
+            memory_evidence=Evidence(memory.source.value) if memory else None,
             cost=projection.cost if projection else None,
             hours=hours,
             time_evidence=projection.evidence if projection else None,
@@ -132,6 +130,8 @@ class Grid:
 
 def lengths_to_decide(findings: Findings, lengths: Sequence[int] | None) -> tuple[int, ...]:
     """Return the lengths asked for, else the space's and every length that was probed."""
+    if findings.space.mode is Mode.GENERATE:
+        return ((findings.space.prompt_tokens or 0) + (findings.space.new_tokens or 0),)
     if lengths:
         return tuple(sorted(set(lengths)))
     probed = {r.length_tokens for r in findings.records if r.length_tokens and not r.item_tokens}

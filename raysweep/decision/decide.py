@@ -9,6 +9,7 @@ from cost.candidate import Candidate, Reason
 from cost.catalogue import Catalogue
 from cost.choose import Decision as Choice
 from cost.choose import RunBudget, choose
+from cost.domain import Flavour
 from cost.frontier import BreakEven, TradeOff, break_even, frontier, trade_off
 from cost.money import Terms
 from cost.plan import RunPlan, Stage
@@ -17,10 +18,12 @@ from cost.verdict import Verdict
 from raysweep.data.items import Items
 from raysweep.decision.cells import Grid, lengths_to_decide
 from raysweep.decision.findings import Findings
+from raysweep.decision.generation import GENERATIONS
 from raysweep.decision.memory import Forecaster
 from raysweep.decision.model import Cell, Decision, LongestFit, RunSummary
 from raysweep.decision.plan import MILLION_TOKENS, length_counts, stages_of, terms_of
 from raysweep.errors import ArtifactError, InputError, nearest
+from raysweep.records import Mode
 from raysweep.setting import StepSetting
 from raysweep.space import resolve
 from raysweep.space.labels import step_labels
@@ -60,13 +63,13 @@ def decide(
     candidates = [cell.candidate for cell in cells]
     choice = choose(candidates, at_least_tokens=at_least_tokens, budget=budget, currency=findings.space.run.currency)
     chosen = next((cell for cell in cells if cell.candidate is choice.chosen), None)
-    plan = grid.plan(chosen.step, chosen.candidate.length_tokens) if chosen else None
+    plan = grid.plan(chosen.step, chosen.candidate.length_tokens) if chosen and chosen.projection else None
     terms = terms_of(findings.space, chosen.flavour.usd_per_hour, chosen.flavour.gpu_count) if chosen else None
     return Decision(
         model=findings.space.model,
         uris=findings.uris,
         margin_share=margin,
-        run=_run_summary(items or findings.items, scale or {}),
+        run=_run_summary(findings, items or findings.items, scale or {}),
         cells=cells,
         choice=choice,
         frontier=frontier(choice),
@@ -97,12 +100,23 @@ def _grid(
     steps = tuple(dict.fromkeys([*findings.space.steps, *(r.step for r in findings.records)]))
     return Grid(
         findings=findings,
-        flavours=tuple(resolve(choice, catalogue) for choice in findings.space.flavours),
+        flavours=_flavours(findings, catalogue),
         labels=step_labels(steps),
         lengths=wanted,
         stages=_stages(findings, items, scale),
         forecaster=Forecaster(findings.programs, findings.space.allocator),
     )
+
+
+def _flavours(findings: Findings, catalogue: Catalogue) -> tuple[Flavour, ...]:
+    """Return the space's flavours, and those that were probed besides: a sweep may have been told to emulate them."""
+    found = {choice.name: resolve(choice, catalogue) for choice in findings.space.flavours}
+    for record in findings.records:
+        if record.flavour not in found:
+            memory_bytes = record.memory_cap_bytes or record.device_memory_bytes
+            own = Flavour(name=record.flavour, provider=record.flavour.split("/")[0], memory_bytes=memory_bytes)
+            found[record.flavour] = catalogue.flavours_by_name.get(record.flavour, own)
+    return tuple(found.values())
 
 
 def _stages(findings: Findings, items: Mapping[str, Items] | None, scale: Mapping[str, float]) -> tuple[Stage, ...]:
@@ -124,10 +138,20 @@ def _stages(findings: Findings, items: Mapping[str, Items] | None, scale: Mappin
     )
 
 
-def _run_summary(items: Mapping[str, Items], scale: Mapping[str, float]) -> RunSummary:
+def _run_summary(findings: Findings, items: Mapping[str, Items], scale: Mapping[str, float]) -> RunSummary:
+    space = findings.space
+    if space.mode is Mode.GENERATE:
+        prompt, new = space.prompt_tokens or 0, space.new_tokens or 0
+        return RunSummary(
+            name=f"{GENERATIONS:,} generations of {new:,} tokens after a prompt of {prompt:,}",
+            is_sample=True,
+            items=GENERATIONS,
+            tokens=GENERATIONS * (prompt + new),
+            longest_tokens=prompt + new,
+        )
     if not items:
         return RunSummary(
-            name="a million tokens in items of each length",
+            name="a million tokens in items of the limit's length (no data are named)",
             is_sample=True,
             items=0,
             tokens=MILLION_TOKENS,

@@ -44,9 +44,14 @@ def cell_records(
         and record.flavour == flavour
         and record.step == step
         and record.length_tokens == length_tokens
-        and _tells_memory(record)
+        and tells_memory(record)
     ]
-    latest_first = sorted(mine, key=lambda record: record.started_at, reverse=True)
+    return preferred(mine)
+
+
+def preferred(records: Iterable[ProbeRecord]) -> list[ProbeRecord]:
+    """Return probes of one cell, the best evidence first and the latest of equals."""
+    latest_first = sorted(records, key=lambda record: record.started_at, reverse=True)
     return sorted(latest_first, key=lambda record: _PREFERENCE.index(record.source))
 
 
@@ -120,7 +125,8 @@ class Forecaster:
         )
 
 
-def _tells_memory(record: ProbeRecord) -> bool:
+def tells_memory(record: ProbeRecord) -> bool:
+    """Whether a probe says if its cell runs: it did, or it ran out of memory."""
     return record.state is ProbeState.COMPLETED or (record.state is ProbeState.PRUNED and record.reason == OOM)
 
 

@@ -20,7 +20,7 @@ def no_choice(decision: Decision) -> str:
 def run_words(decision: Decision) -> str:
     """Return the run in a few words."""
     if decision.run.is_sample:
-        return "a million tokens in items of the limit's length (no data are named)"
+        return decision.run.name
     return f"{decision.run.name}: {decision.run.items:,} items, {format_tokens(decision.run.tokens)} tokens a pass"
 
 

@@ -21,7 +21,7 @@ from raysweep.decision.findings import Findings, gather
 from raysweep.decision.items import items_table, read_items_table
 from raysweep.decision.model import Decision
 from raysweep.errors import ArtifactError, InputError
-from raysweep.records import ProbeRecord, Source
+from raysweep.records import Mode, ProbeRecord, Source
 from raysweep.setting import StepSetting
 from raysweep.space import parse_space
 from raysweep.store import Artifact
@@ -259,3 +259,44 @@ def test_deciding_imports_neither_torch_nor_ray(tmp_path: Path) -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_a_flavour_that_was_emulated_besides_the_spaces_own_is_decided_about(tmp_path: Path) -> None:
+    extra = _probe("hf/a10g-small", GPU, 4096, 9.0, memory_cap_bytes=23_826_792_448, source=Source.MEASURED)
+    decision = _decide(gather([_artifact(tmp_path / "a", [*_records(), extra])]))
+    assert "hf/a10g-small" in {cell.flavour.name for cell in decision.cells}
+
+
+GENERATE = """
+model: qwen2.5-7b
+mode: generate
+prompt_tokens: 1024
+new_tokens: 256
+flavours: [hf/a100-large, hf/h200]
+"""
+
+
+def _generation(flavour: str, seconds: tuple[float, ...]) -> ProbeRecord:
+    device = CATALOGUE.flavour(flavour)
+    return record(
+        probe_id=flavour,
+        flavour=flavour,
+        step=StepSetting(),
+        mode=Mode.GENERATE,
+        length_tokens=None,
+        prompt_tokens=1024,
+        new_tokens=256,
+        measurement=measurement(step_seconds=seconds, tokens_per_second=256 / seconds[0]),
+        device_memory_bytes=device.total_memory_bytes,
+    )
+
+
+def test_generations_are_priced_by_the_thousand(tmp_path: Path) -> None:
+    records = [_generation("hf/a100-large", (9.0, 10.0, 11.0)), _generation("hf/h200", (7.0, 7.2, 7.4))]
+    decision = _decide(gather([_artifact(tmp_path / "a", records, GENERATE)]))
+    assert decision.chosen is not None
+    assert decision.chosen.flavour.name == "hf/a100-large"
+    cost = decision.chosen.candidate.cost
+    assert cost is not None
+    assert (cost.low, cost.expected, cost.high) == pytest.approx((2.5 * 2.5, 10 / 3.6 * 2.5, 11 / 3.6 * 2.5))
+    assert decision.choice.lost[0].reason is Reason.DEARER
