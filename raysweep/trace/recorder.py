@@ -70,6 +70,7 @@ class Recorder(TorchDispatchMode):
         self._layer: int | None = None
         self._workspaces: set[str] = set()
         self._kinds: dict[Any, _OpKind] = {}
+        self._known: dict[Any, _Known] = {}
 
     # --- the step's observer
 
@@ -181,43 +182,42 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run the operation and record what it allocated."""
+        """Run the operation and record what it allocated.
+
+        What comes out of an operation, and what it costs, hangs on its arguments' shapes alone, and a model's layers ask for the same
+        again and again: what was computed once is kept, since most operations on meta tensors are slow Python.
+        """
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
         kind = self._kinds.get(func)
         if kind is None:
             kind = self._kinds[func] = _OpKind.of(func)
         if kind.is_view:
-            return out
-        name = kind.name
-        if isinstance(out, torch.Tensor):
-            self.see(out, name)
+            return func(*args, **kwargs)
+        key = _signature(func, args, kwargs) if kind.is_functional else None
+        known = self._known.get(key) if key is not None else None
+        if known is None:
+            out = func(*args, **kwargs)
+            known = _Known(kind, args, kwargs, out)
+            if key is not None and known.is_new(args, out):
+                self._known[key] = known
         else:
-            for tensor in tree_iter(out):
-                if isinstance(tensor, torch.Tensor):
-                    self.see(tensor, name)
-        self._count_work(kind, args, kwargs, out)
+            out = known.again()
+        for tensor in (out,) if isinstance(out, torch.Tensor) else tree_iter(out):
+            if isinstance(tensor, torch.Tensor):
+                self.see(tensor, kind.name)
+        work = self._work_here()
+        work[Work.LAUNCHES] += 1
+        work[known.unit] += known.amount
+        if kind.name in _MATRIX_PRODUCTS:
+            self._take_workspace()
         return out
 
-    def _count_work(self, kind: _OpKind, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        work = self.current.work.setdefault(len(self.current.chunks), [0.0] * len(Work))
-        work[Work.LAUNCHES] += 1
-        if kind.flops is not None:
-            first = out if isinstance(out, torch.Tensor) else out[0]
-            unit = Work.FP32_FLOPS if first.dtype is torch.float32 else Work.FLOPS
-            work[unit] += kind.flops(*args, **kwargs, out_val=out)
-            if kind.name in _MATRIX_PRODUCTS:
-                self._take_workspace()
-            return
-        nbytes = 0
-        for value in tree_iter((args, out)):
-            if isinstance(value, torch.Tensor):
-                nbytes += value.numel() * value.element_size()
-        work[Work.BYTES] += nbytes
+    def _work_here(self) -> list[float]:
+        return self.current.work.setdefault(len(self.current.chunks), [0.0] * len(Work))
 
     def add_work(self, kind: Work, amount: float) -> None:
         """Count work that no operation here shows, such as a kernel's that a stand-in stands for."""
-        self.current.work.setdefault(len(self.current.chunks), [0.0] * len(Work))[kind] += amount
+        self._work_here()[kind] += amount
 
     def _take_workspace(self) -> None:
         """Record that cuBLAS takes a workspace at a thread's first product: one in the main thread, one in autograd's.
@@ -256,12 +256,75 @@ class _OpKind:
 
     name: str
     is_view: bool
+    is_functional: bool
+    """Writes to none of its arguments."""
     flops: Callable[..., float] | None
 
     @classmethod
     def of(cls, func: Any) -> _OpKind:
         schema = func._schema
-        packet = func.overloadpacket
         aliases = [r.alias_info for r in schema.returns]
-        is_view = bool(aliases) and all(a is not None and not a.is_write for a in aliases)
-        return cls(str(packet).removeprefix("aten."), is_view, flop_registry.get(packet))
+        return cls(
+            name=str(func.overloadpacket).removeprefix("aten."),
+            is_view=bool(aliases) and all(a is not None and not a.is_write for a in aliases),
+            is_functional=not schema.is_mutable,
+            flops=flop_registry.get(func.overloadpacket),
+        )
+
+
+class _Known:
+    """What an operation's arguments decide: the tensors that come out, and the work."""
+
+    __slots__ = ("amount", "outputs", "single", "unit")
+
+    def __init__(self, kind: _OpKind, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        self.single = isinstance(out, torch.Tensor)
+        tensors = (out,) if self.single else out
+        self.outputs: list[tuple[Any, Any, torch.dtype]] | None = None
+        if isinstance(tensors, tuple) and all(isinstance(t, torch.Tensor) and t.device.type == DEVICE for t in tensors):
+            self.outputs = [(t.shape, t.stride(), t.dtype) for t in tensors]
+        if kind.flops is not None:
+            fp32 = bool(self.outputs) and self.outputs[0][2] is torch.float32
+            self.unit = Work.FP32_FLOPS if fp32 else Work.FLOPS
+            self.amount = float(kind.flops(*args, **kwargs, out_val=out))
+        else:
+            self.unit = Work.BYTES
+            seen = (t for t in tree_iter((args, out)) if isinstance(t, torch.Tensor))
+            self.amount = float(sum(t.numel() * t.element_size() for t in seen))
+
+    def is_new(self, args: tuple[Any, ...], out: Any) -> bool:
+        """True where every output has a storage of its own, as some operations' schemas do not tell."""
+        if self.outputs is None:
+            return False
+        made = [t.untyped_storage()._cdata for t in ((out,) if self.single else out)]
+        given = {t.untyped_storage()._cdata for t in tree_iter(args) if isinstance(t, torch.Tensor)}
+        return len(set(made)) == len(made) and given.isdisjoint(made)
+
+    def again(self) -> Any:
+        """Return new tensors like those that came out before."""
+        made = [
+            torch.empty_strided(size, stride, dtype=dtype, device=DEVICE) for size, stride, dtype in self.outputs or ()
+        ]
+        return made[0] if self.single else tuple(made)
+
+
+def _signature(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return all of the arguments that an output's shape can hang on, or None where a value may matter."""
+    parts: list[Any] = [func]
+    for value in (*args, *kwargs.items()):
+        part = _part(value)
+        if part is None:
+            return None
+        parts.append(part)
+    return tuple(parts)
+
+
+def _part(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        # A host tensor may stand for a number, whose type promotes otherwise.
+        return (value.shape, value.stride(), value.dtype) if value.device.type == DEVICE else None
+    if isinstance(value, (list, tuple)):
+        parts = [_part(v) for v in value]
+        return None if any(p is None for p in parts) else tuple(parts)
+    # True == 1 == 1.0 as keys, but they promote differently.
+    return (type(value), value)

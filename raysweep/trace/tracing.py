@@ -79,7 +79,6 @@ def trace(config: PretrainedConfig, setting: StepSetting, length_tokens: int, *,
     # A collection in the middle of a step would move frees; the step itself frees by reference counts, as on a device.
     with _no_gc(), cuda_paths(recorder), recorder:
         _load(model, setting, recorder)
-        gc.collect()
         recorder.end(SegmentName.SETUP)
         with _layers_known(model, recorder):
             _run(model, setting, length_tokens, recorder, later_micro=later_micro)
@@ -91,7 +90,6 @@ def trace(config: PretrainedConfig, setting: StepSetting, length_tokens: int, *,
 @contextmanager
 def _no_gc() -> Iterator[None]:
     enabled = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         yield
