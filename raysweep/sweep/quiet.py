@@ -12,7 +12,6 @@ _DEFAULTS = {
     "RAY_AIR_NEW_OUTPUT": "0",  # Tune's own tables would fight with our progress
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # no CSV, JSON and TensorBoard files: the artifact holds the results
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",  # a lost session is told by our own event
-    "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "0",  # flavours without a node are told by our own event
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends the sweep at once: each finished probe is in the artifact
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths keep their meaning inside a session
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # leave CUDA_VISIBLE_DEVICES alone where no GPU is asked for
