@@ -8,7 +8,7 @@ from cost.candidate import Reason, Rejection
 from cost.frontier import TradeOff
 from raysweep.decision.model import Cell, Decision
 from raysweep.decision.outside import OutsideSource
-from raysweep.report.labels import fit_cell, gb
+from raysweep.report.labels import FIT_CAPTION, fit_cell, gb
 from raysweep.report.page import Block, Heading, Page, Sentence, Tone, facts, table
 from raysweep.report.page import Cell as Shown
 from raysweep.report.words import (
@@ -21,6 +21,9 @@ from raysweep.report.words import (
     signed_words,
 )
 from raysweep.space.labels import step_labels
+
+MOST_LENGTHS = 5
+"""Columns of verdicts that a terminal has room for; with more lengths the longest ones stand for them."""
 
 
 def decision_json(decision: Decision) -> dict[str, Any]:
@@ -135,22 +138,32 @@ def _at_wanted_length(decision: Decision, rejection: Rejection) -> str:
 def _longest(decision: Decision) -> list[Block]:
     labels = step_labels([longest.step for longest in decision.longest])
     lengths = sorted({cell.candidate.length_tokens for cell in decision.cells})
-    shown = lengths if len(lengths) <= 5 else []
-    by_key = {(c.flavour.name, c.step, c.candidate.length_tokens): c for c in decision.cells}
-    rows = [
-        (
-            longest.flavour,
-            labels[longest.step],
-            *(_verdict(by_key[longest.flavour, longest.step, length]) for length in shown),
-            Shown("none", Tone.BAD) if longest.length_tokens is None else f"{longest.length_tokens:,}",
-            Shown("none", Tone.BAD) if longest.tight_length_tokens is None else f"{longest.tight_length_tokens:,}",
-        )
-        for longest in decision.longest
-    ]
-    columns = ["flavour", "step", *(f"{n:,} tokens" for n in shown), ">longest that fits", ">that runs"]
+    if len(lengths) > MOST_LENGTHS:
+        rows = [
+            (
+                longest.flavour,
+                labels[longest.step],
+                Shown("none", Tone.BAD) if longest.length_tokens is None else f"{longest.length_tokens:,}",
+                Shown("none", Tone.BAD) if longest.tight_length_tokens is None else f"{longest.tight_length_tokens:,}",
+            )
+            for longest in decision.longest
+        ]
+        caption = "The longest length such that it and every shorter one looked at fit, or run at all."
+        shown = table(["flavour", "step", ">that fits", ">that runs"], rows, caption)
+    else:
+        by_key = {(c.flavour.name, c.step, c.candidate.length_tokens): c for c in decision.cells}
+        cells: list[tuple[Shown | str, ...]] = [
+            (
+                longest.flavour,
+                labels[longest.step],
+                *(_verdict(by_key[longest.flavour, longest.step, length]) for length in lengths),
+            )
+            for longest in decision.longest
+        ]
+        shown = table(["flavour", "step", *(f"{n:,} tokens" for n in lengths)], cells, FIT_CAPTION)
     kinds = sorted({cell.memory.source.value for cell in decision.cells if cell.memory})
-    caption = f"Memory is {' or '.join(kinds) or 'not known'}; margin {decision.margin_share:.0%}."
-    return [Heading("What fits"), table(columns, rows, caption), *_allowances(decision)]
+    source = f"Memory is {' or '.join(kinds) or 'not known'}; the margin is {decision.margin_share:.0%}."
+    return [Heading("What fits"), shown, Sentence(source, Tone.NOTE), *_allowances(decision)]
 
 
 def _verdict(cell: Cell) -> Shown:

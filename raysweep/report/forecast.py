@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from raysweep.report.labels import fit_cell, gb, sampled
+from raysweep.report.labels import FIT_CAPTION, fit_cell, gb, sampled
 from raysweep.report.page import Block, Cell, Heading, Page, Sentence, Tone, table
 from raysweep.space.labels import step_labels
 
@@ -89,8 +89,7 @@ def _verdicts(forecast: Forecast, labels: dict[StepSetting, str]) -> list[Block]
         for step, label in labels.items()
     ]
     columns = ["flavour", "step", *(f"{length:,} tokens" for length in lengths)]
-    caption = "free, short: beyond the margin and what lives outside the allocator. tight: runs, but inside the margin."
-    blocks: list[Block] = [Heading("Does it fit?"), table(columns, rows, caption)]
+    blocks: list[Block] = [Heading("Does it fit?"), table(columns, rows, FIT_CAPTION)]
     if forecast.longest:
         longest = {(item.flavour, item.step): item for item in forecast.longest}
         longest_rows = [

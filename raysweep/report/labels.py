@@ -18,14 +18,18 @@ def gb(size_bytes: int | None, *, digits: int = 1) -> str | None:
     return None if size_bytes is None else f"{size_bytes / BYTES_PER_GB:,.{digits}f}"
 
 
+FIT_CAPTION = (
+    "In GB (10^9 bytes): what is free beyond the margin and what lives outside the allocator; negative is short. "
+    "tight: runs, but inside the margin or only because the allocator frees its cache and tries again."
+)
+
+
 def fit_cell(fit: Fit) -> Cell:
-    """Return a verdict with what is free, or short, beyond the margin."""
-    size = f"{abs(fit.headroom_bytes) / BYTES_PER_GB:,.1f} GB"
+    """Return a verdict with the GB that are free, or short; ``FIT_CAPTION`` says what they are."""
     if fit.verdict is Verdict.NO:
         # A run that died reserved what it could: what it would have needed beyond that is not known from it.
         return Cell("no", Tone.BAD)
-    word = "free" if fit.headroom_bytes >= 0 else "short"
-    return Cell(f"{fit.verdict.value}, {size} {word}", TONES[fit.verdict])
+    return Cell(f"{fit.verdict.value} {fit.headroom_bytes / BYTES_PER_GB:+,.1f}", TONES[fit.verdict])
 
 
 def sampled(lengths: Sequence[int], most: int = SHOWN_LENGTHS) -> tuple[int, ...]:
