@@ -1,7 +1,7 @@
 """What one probe found, and the Parquet schema in which it is kept.
 
-A probe measures one step at one length (or one sequence of lengths) on one flavour. Its record says what was run, where, how it
-ended, and what was seen; a value that was not seen is None, never 0 or -1.
+A probe measures one step at one length (or one sequence of lengths) on one flavour. Its record says what was run,
+where, how it ended, and what was seen; a value that was not seen is None, never 0 or -1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ProbeState(StrEnum):
     PRUNED = "pruned"
     """A result, not a fault: out of memory (reason ``oom``), or not worth its price (reason ``dominated``)."""
     FAILED = "failed"
-    """It ended for a reason that says nothing about the setting: ``host_oom``, ``missing_kernel``, ``nan``, ``lost``, …"""
+    """It ended for a reason that says nothing of the setting: ``host_oom``, ``missing_kernel``, ``nan``, ``lost``, …"""
 
 
 class Source(StrEnum):
@@ -220,5 +220,5 @@ def _measurement(row: dict[str, Any] | None) -> Measurement | None:
     if row is None:
         return None
     known = {f.name for f in dataclasses.fields(Measurement)}
-    values = {name: tuple(v) if isinstance(v, list) else v for name, v in row.items() if name in known}
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items() if k in known}
     return Measurement(**values)

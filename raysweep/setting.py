@@ -110,18 +110,19 @@ class StepSetting:
         adapter["targets"] = tuple(adapter.get("targets", (ALL_LINEAR,)))
         if "dtype" in adapter:
             adapter["dtype"] = AdapterDtype(adapter["dtype"])
-        enums = {
+        enums: dict[str, type[StrEnum]] = {
             "weights": Weights,
             "checkpointing": Checkpointing,
             "loss": Loss,
             "attention": Attention,
             "optimizer": Optimizer,
         }
-        values = {name: enums[name](value) if name in enums else value for name, value in data.items()}
-        return cls(**{**values, "adapter": AdapterSetting(**adapter)})
+        values: dict[str, Any] = {name: enums[name](v) if name in enums else v for name, v in data.items()}
+        values["adapter"] = AdapterSetting(**adapter)
+        return cls(**values)
 
     def differing(self, others: tuple[StepSetting, ...]) -> dict[str, Any]:
-        """Return the fields, by dotted name, in which this setting differs from any of the others: a label for people."""
+        """Return the fields, by dotted name, in which this setting differs from any other: a label for people."""
         mine = _flat(self.to_dict())
         return {k: v for k, v in mine.items() if any(_flat(o.to_dict())[k] != v for o in others)}
 

@@ -1,9 +1,11 @@
 """A model of PyTorch's CUDA caching allocator: native backend, one stream, one device.
 
-It follows ``c10/cuda/CUDACachingAllocator.cpp``: which cached block serves a request, when blocks split and merge, when a segment is
-taken from the device and when cached segments go back to it. It moves no memory; it only keeps the books, in bytes.
+It follows ``c10/cuda/CUDACachingAllocator.cpp``: which cached block serves a request, when blocks split and merge, when
+a segment is taken from the device and when cached segments go back to it. It moves no memory; it only keeps the books,
+in bytes.
 
-The books are one table of integers, so that numba compiles the loops: a replay of a whole run visits millions of events. Blocks are known by their index; a *segment* is what one cudaMalloc returned.
+The books are one table of integers, so that numba compiles the loops: a replay of a whole run visits millions of
+events. Blocks are known by their index; a *segment* is what one cudaMalloc returned.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class Book(IntEnum):
     PEAK_ALLOCATED = 2
     PEAK_RESERVED = 3
     RETRIES = 4
-    """How often the cache was given back to the device before an allocation was tried again (a count)."""
+    """How often the cache was given back to the device and an allocation tried again, in vain or not (a count)."""
     CAPACITY = 5
     """What the allocator may reserve at most."""
     EXPANDABLE = 6
@@ -100,7 +102,7 @@ _RANDOM, _ADDRESS_SPACE, _FAILED = int(Book.RANDOM), int(Book.ADDRESS_SPACE), in
 _FREE_COUNT, _UNMAPPED_COUNT, _CALLS = int(Book.FREE_COUNT), int(Book.UNMAPPED_COUNT), int(Book.CALLS)
 
 Table = NDArray[np.int64]
-"""All that the allocator knows: (rows, blocks). One array, since numba's compile time grows with the arrays passed around."""
+"""All that the allocator knows: (rows, blocks). One array: numba's compile time grows with the arrays passed around."""
 
 BOOKS = _BOOKS
 
@@ -129,6 +131,13 @@ class Heap:
     def block_bytes(self, block: int) -> int:
         """Return the size of a block, which may exceed what was asked for."""
         return int(self.table[SIZE, block])
+
+    def free_sizes(self) -> tuple[bytes, ...]:
+        """Return the sizes of the free blocks of both pools, ascending, as bytes that can be compared."""
+        counts = self.table[_BOOKS, Book.FREE_COUNT : Book.FREE_COUNT + 2]
+        return tuple(
+            self.table[SIZE, self.table[_FREE_LIST + pool, :count]].tobytes() for pool, count in enumerate(counts)
+        )
 
     @property
     def allocated_bytes(self) -> int:
@@ -232,7 +241,7 @@ def segment_size(size: int) -> int:
     return _up(size, ROUND_LARGE)
 
 
-# --- blocks and the sorted lists that hold them -------------------------------------------------------------------------------
+# --- blocks and the sorted lists that hold them
 
 
 @njit(cache=True)
@@ -339,7 +348,7 @@ def _link(h: Table, block: int, before: int, after: int) -> None:
 
 @njit(cache=True)
 def _absorb(h: Table, block: int, neighbour: int) -> None:
-    """Merge a neighbour into a block that is in no list, where both are free, or both unmapped (``try_merge_blocks``)."""
+    """Merge a neighbour into a block that is in no list, if both are free or both unmapped (``try_merge_blocks``)."""
     if neighbour == _NONE or h[_STATE, neighbour] != h[_STATE, block]:
         return
     if h[_STATE, neighbour] == _FREE:
@@ -386,7 +395,7 @@ def _place(h: Table, nbytes: int) -> int:
     return int(books[_TOP] - gap)
 
 
-# --- taking blocks ------------------------------------------------------------------------------------------------------------
+# --- taking blocks
 
 
 @njit(cache=True)
@@ -421,7 +430,7 @@ def _cached_block(h: Table, pool: int, size: int) -> int:
 
 @njit(cache=True)
 def _map(h: Table, block: int, size: int) -> int:
-    """Back ``size`` bytes at the start of an unmapped range with pages (``map_block``); return the free block that holds them."""
+    """Back the first ``size`` bytes of an unmapped range with pages (``map_block``); return the free block made."""
     pool = h[_POOL, block]
     page = SMALL_SEGMENT if pool == 0 else LARGE_SEGMENT
     mapped = min(_up(size, page), h[SIZE, block])
@@ -441,7 +450,7 @@ def _map(h: Table, block: int, size: int) -> int:
 
 @njit(cache=True)
 def _expandable_start(h: Table, pool: int, size: int) -> int:
-    """The lowest block from which ``size`` bytes of address space are free, mapped or not (``find_expandable_block``)."""
+    """The lowest block from which ``size`` bytes of addresses are free, mapped or not (``find_expandable_block``)."""
     row = h[_UNMAPPED_LIST + pool]
     for i in range(h[_BOOKS, _UNMAPPED_COUNT + pool]):
         start = row[i]
@@ -479,7 +488,7 @@ def _fresh_block(h: Table, pool: int, size: int) -> int:
     return block
 
 
-# --- giving memory back to the device -----------------------------------------------------------------------------------------
+# --- giving memory back to the device
 
 
 @njit(cache=True)
@@ -586,7 +595,7 @@ def _collect_garbage(h: Table) -> None:
 
 @njit(cache=True)
 def _release_oversize(h: Table, pool: int, size: int) -> bool:
-    """With ``max_split_size``: return just enough oversize blocks for the request (``release_available_cached_blocks``)."""
+    """With ``max_split_size``: return oversize blocks, just enough (``release_available_cached_blocks``)."""
     limit = h[_BOOKS, _MAX_SPLIT]
     if limit == NO_LIMIT or h[_BOOKS, _EXPANDABLE] == 1:
         return False
@@ -603,14 +612,15 @@ def _release_oversize(h: Table, pool: int, size: int) -> bool:
     return bool(released >= wanted)
 
 
-# --- what a program calls -----------------------------------------------------------------------------------------------------
+# --- what a program calls
 
 
 @njit(cache=True)
 def malloc(h: Table, nbytes: int) -> int:
     """Serve a request; return the block's index, or ``NO_MEMORY``.
 
-    At the capacity the cache is given back and the request tried again, once; each success of that kind counts as a retry.
+    At the capacity the cache is given back and the request tried once more; each such attempt counts as a retry, as
+    ``num_alloc_retries`` does.
     """
     books = h[_BOOKS]
     size = round_size(nbytes)

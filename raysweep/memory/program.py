@@ -2,13 +2,16 @@
 
 A program is made from a few traces (``raysweep.trace``) and replayed at any length (``raysweep.memory.replay``). It has
 
-- *segments*: loading (``setup``), the micro-step that makes the gradients (``first_micro`` the first time, ``micro`` from then on), one
-  that adds to them (``later_micro``), and the optimizer's step (``first_step``, which makes its state, and ``step``);
-- *pieces*: ranges of lengths within which the micro-steps' events correspond one to one. Loading and the optimizer do not depend on the length;
-- *parts*: a micro-step with a chunked loss is cut at its chunks, so that the middle ones can be repeated for any number of chunks.
+- *segments*: loading (``setup``), the micro-step that makes the gradients (``first_micro`` the first time, ``micro``
+  from then on), one that adds to them (``later_micro``), and the optimizer's step (``first_step``, which makes its
+  state, and ``step``);
+- *pieces*: ranges of lengths within which the micro-steps' events correspond one to one. Loading and the optimizer do
+  not depend on the length;
+- *parts*: a micro-step with a chunked loss is cut at its chunks, so that the middle ones can be repeated for any number
+  of chunks.
 
-Every size is a polynomial of the length: ``bytes = c0 + c1 L + c2 p + c3 L^2``, L the tokens of one item and p the tokens of the last,
-partial loss chunk. So are the operations that a segment performs.
+Every size is a polynomial of the length: ``bytes = c0 + c1 L + c2 p + c3 L^2``, L the tokens of one item and p the
+tokens of the last, partial loss chunk. So are the operations that a segment performs.
 """
 
 from __future__ import annotations
@@ -64,7 +67,10 @@ class Op(IntEnum):
 
 
 class Owner(IntEnum):
-    """Where a freed object was allocated, as seen from the part that frees it. Values from ``FOREIGN`` on name a segment."""
+    """Where a freed object was allocated, as seen from the part that frees it.
+
+    Values from ``FOREIGN`` on name a segment.
+    """
 
     OWN = 0
     """This part."""
@@ -118,7 +124,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Part:
-    """A stretch of events. Three columns over its n events, two over its m allocations (numbered in order of occurrence)."""
+    """A stretch of events: three columns over its n events, two over its m allocations, numbered as they occur."""
 
     op: NDArray[np.int8]
     owner: NDArray[np.int8]
@@ -135,7 +141,7 @@ class Part:
 
     @property
     def allocations(self) -> int:
-        """m."""
+        """How many allocations there are: m."""
         return int(self.size.shape[0])
 
 
@@ -168,7 +174,7 @@ class Piece:
     last_tokens: int
     segments: dict[SegmentName, Segment]
     host_block: NDArray[np.float64]
-    """(FEATURES,): bytes of one layer's input kept in pinned host memory; zeros where checkpoints are not kept there."""
+    """(FEATURES,): bytes of one layer's input kept in pinned host memory; zeros where none is kept there."""
     host_blocks: int
     """How many such blocks are held at once."""
 
@@ -241,7 +247,8 @@ class Program:
 class Flat:
     """A segment laid out for one number of chunks: events in order, objects numbered for a table of handles.
 
-    Objects 0 to k-1 are the segment's survivors; the rest are its own. A negative object -(s * 2^20 + r) - 1 is survivor r of segment s.
+    Objects 0 to k-1 are the segment's survivors; the rest are its own. A negative object -(s * 2^20 + r) - 1 is
+    survivor r of segment s.
     """
 
     op: NDArray[np.int8]
@@ -265,7 +272,7 @@ def flatten(segment: Segment, chunks: int) -> Flat:
     Raises:
         ValueError: a cut segment needs at least two chunks.
     """
-    if segment.is_cut and chunks < 2:  # noqa: PLR2004  one chunk is first and last at once: a piece of its own
+    if segment.is_cut and chunks < 2:  # one chunk is first and last at once: a piece of its own
         raise ValueError("a segment cut at its chunks stands for two chunks or more")
     order = _instances(chunks) if segment.is_cut else [(Role.BODY, 0)]
     bases: dict[tuple[Role, int], int] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -42,7 +42,7 @@ WORKSPACES = 2
 """cuBLAS takes one in the main thread and one in autograd's."""
 
 STEADY_STEPS = 2
-"""Optimizer steps after which the peaks of one length repeat: the second one holds the optimizer's state from its start."""
+"""Optimizer steps after which the peaks of one length repeat: the second one begins with the optimizer's state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,9 @@ class Moment:
     layer: int | None
     op: str
     item: int
-    """Index from 0 of the item whose micro-step this is; for a micro-batch, of its first item."""
+    """Index from 0, within its pass, of the item whose micro-step this is; for a micro-batch, of its first item."""
+    pass_index: int = 0
+    """Index from 0 of the ``Pass`` to which the item belongs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +87,19 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """Micro-steps in their order, and how often all of them are seen, an optimizer step at the end of each time."""
+
+    lengths: Sequence[int]
+    """Tokens of each micro-step's (padded) items."""
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
     """What a program is played under."""
 
-    allocator: AllocatorSetting = AllocatorSetting()
+    allocator: AllocatorSetting = field(default_factory=AllocatorSetting)
     capacity_bytes: int | None = None
     """What the allocator may reserve: the device's memory less what lives outside it. None is no limit."""
     placement: Placement = Placement.DESCENDING
@@ -96,7 +107,7 @@ class Conditions:
     workspace_bytes: int = 32 * MIB
     """Of one cuBLAS workspace: 32 MiB on Hopper, see ``cublas_workspace_bytes``."""
     warm_process: bool = False
-    """True where the process ran a step before it loaded this model: cuBLAS's workspaces are then there from the start."""
+    """True where the process ran a step before it loaded this model: cuBLAS's workspaces are then there already."""
 
 
 def cublas_workspace_bytes(compute_capability: str | None) -> int:
@@ -139,38 +150,69 @@ class Replayer:
         Raises:
             KeyError: the program does not cover some length.
         """
+        return self.run_passes([Pass(lengths=lengths)], accumulation=accumulation, conditions=conditions)
+
+    def run_passes(
+        self,
+        passes: Sequence[Pass],
+        *,
+        accumulation: int,
+        conditions: Conditions | None = None,
+        until_retry: bool = False,
+    ) -> Replay:
+        """Play passes over data one after another in one process.
+
+        What a time of a pass leaves is the same as what the time before left where the sizes of all free blocks are:
+        what lives between optimizer steps never moves. Times after such a one repeat it and are only counted.
+
+        Args:
+            passes: at least one, each of at least one micro-step.
+            accumulation: micro-steps an optimizer step.
+            conditions: the allocator's setting and capacity.
+            until_retry: stop after the segment in which the allocator first frees its cache and tries again. A replay
+                whose ``retries`` are 0 was played to its end.
+
+        Raises:
+            KeyError: the program does not cover some length.
+        """
         conditions = conditions or Conditions()
-        game = _Game(self._room(lengths), conditions)
-        for place, (name, length, micro_step) in enumerate(_schedule(lengths, accumulation)):
-            playable = self._playable(name, length)
-            event = game.play(playable, self.program.features(length), place)
-            if event is not None:
-                failed = self._moment(playable, event, micro_step)
-                return game.replay(
-                    peak_moment=self._peak_moment(game, lengths, accumulation),
-                    failure=Failure(moment=failed, requested_bytes=game.heap.failed_request_bytes),
-                )
-            if name is SegmentName.SETUP:
-                game.start_counting()
-        return game.replay(peak_moment=self._peak_moment(game, lengths, accumulation), failure=None)
+        game = _Game(self._room([n for p in passes for n in p.lengths]), conditions)
+        played: list[_Played] = []
+        for pass_index, one in enumerate(passes):
+            left, retries = game.left(), game.heap.retries
+            for time in range(one.times):
+                schedule = _schedule(one.lengths, accumulation, from_loading=pass_index == time == 0)
+                for name, length, micro_step in schedule:
+                    playable = self._playable(name, length)
+                    played.append((playable, micro_step, pass_index))
+                    event = game.play(playable, self.program.features(length), len(played) - 1)
+                    if event is not None:
+                        failure = Failure(
+                            moment=self._moment(played[-1], event), requested_bytes=game.heap.failed_request_bytes
+                        )
+                        return game.replay(peak_moment=self._peak_moment(game, played), failure=failure)
+                    if name is SegmentName.SETUP:
+                        game.start_counting()
+                    if until_retry and game.heap.retries:
+                        return game.replay(peak_moment=self._peak_moment(game, played), failure=None)
+                before, left = left, game.left()
+                if left == before and not game.ages_matter:
+                    game.repeated_retries += (one.times - 1 - time) * (game.heap.retries - retries)
+                    break
+                retries = game.heap.retries
+        return game.replay(peak_moment=self._peak_moment(game, played), failure=None)
 
     def reserved_range(
         self, lengths: Sequence[int], *, accumulation: int, conditions: Conditions | None = None
     ) -> tuple[int, int]:
         """Return the least and the greatest reserved peak over what a run cannot know of its own process.
 
-        That is the order in which the device places segments, and whether cuBLAS's workspaces were there before the model.
+        That is the order in which the device places segments, and whether cuBLAS's workspaces were there before the
+        model.
         """
-        conditions = conditions or Conditions()
-        orders = [(Placement.DESCENDING, 1), (Placement.ASCENDING, 1), (Placement.RANDOM, 1), (Placement.RANDOM, 2)]
         peaks = [
-            self.run(
-                lengths,
-                accumulation=accumulation,
-                conditions=replace(conditions, placement=placement, seed=seed, warm_process=warm),
-            ).peak_reserved_bytes
-            for placement, seed in orders
-            for warm in (False, True)
+            self.run(lengths, accumulation=accumulation, conditions=possible).peak_reserved_bytes
+            for possible in possible_conditions(conditions or Conditions())
         ]
         return min(peaks), max(peaks)
 
@@ -200,28 +242,44 @@ class Replayer:
                 kept += flat.survivors
         return _Room(objects=objects, survivors=survivors, blocks=2 * (objects + kept) + 4096)
 
-    def _peak_moment(self, game: _Game, lengths: Sequence[int], accumulation: int) -> Moment | None:
+    def _peak_moment(self, game: _Game, played: Sequence[_Played]) -> Moment | None:
         place, event = int(game.marks[0]), int(game.marks[1])
-        if place < 0:
-            return None
-        for i, (name, length, micro_step) in enumerate(_schedule(lengths, accumulation)):
-            if i == place:
-                return self._moment(self._playable(name, length), event, micro_step)
-        raise AssertionError("the peak's segment is one of the schedule's")
+        return None if place < 0 else self._moment(played[place], event)
 
-    def _moment(self, playable: _Playable, event: int, micro_step: int) -> Moment:
+    def _moment(self, played: _Played, event: int) -> Moment:
+        playable, micro_step, pass_index = played
         label = self.program.labels[playable.flat.label[event]]
         return Moment(
-            phase=label.phase, layer=label.layer, op=label.op, item=micro_step * self.program.step.micro_batch
+            phase=label.phase,
+            layer=label.layer,
+            op=label.op,
+            item=micro_step * self.program.step.micro_batch,
+            pass_index=pass_index,
         )
 
 
-def _schedule(lengths: Sequence[int], accumulation: int) -> Iterator[tuple[SegmentName, int, int]]:
-    """The segments of a run in order, each with a length and the micro-step it belongs to."""
-    yield SegmentName.SETUP, lengths[0] if lengths else 1, 0
+def possible_conditions(conditions: Conditions) -> tuple[Conditions, ...]:
+    """Return what a run cannot know of its own process, the likeliest first: each a variant of the conditions given.
+
+    The order in which the device places segments, and whether cuBLAS's workspaces were there before the model.
+    """
+    orders = [(Placement.DESCENDING, 1), (Placement.ASCENDING, 1), (Placement.RANDOM, 1), (Placement.RANDOM, 2)]
+    return tuple(
+        replace(conditions, placement=placement, seed=seed, warm_process=warm)
+        for placement, seed in orders
+        for warm in (False, True)
+    )
+
+
+def _schedule(
+    lengths: Sequence[int], accumulation: int, *, from_loading: bool
+) -> Iterator[tuple[SegmentName, int, int]]:
+    """The segments of a pass in order, each with a length and the micro-step it belongs to."""
+    if from_loading:
+        yield SegmentName.SETUP, lengths[0] if lengths else 1, 0
     for i, length in enumerate(lengths):
-        first = i < accumulation
-        if i == 0:
+        first = from_loading and i < accumulation
+        if from_loading and i == 0:
             yield SegmentName.FIRST_MICRO, length, i
         elif i % accumulation:
             yield SegmentName.LATER_MICRO, length, i
@@ -250,6 +308,10 @@ class _Playable:
         self.workspaces = np.flatnonzero((flat.label >= 0) & (self.category == Category.WORKSPACE))
 
 
+_Played = tuple[_Playable, int, int]
+"""A segment that was played, its micro-step and its pass."""
+
+
 class _Game:
     """One play: the heap, the handles, and what is alive by category."""
 
@@ -272,6 +334,17 @@ class _Game:
         self.block_category = np.zeros(room.blocks, np.int8)
         self.at_peak = np.zeros(len(Category), np.int64)
         self.marks = np.full(2, -1, np.int64)
+        self.repeated_retries = 0
+        """Of passes that repeat the one before and are not played."""
+
+    @property
+    def ages_matter(self) -> bool:
+        """True where the allocator looks at how long a block lies free: a pass may then differ from an equal one."""
+        return self.conditions.allocator.garbage_collection_threshold is not None
+
+    def left(self) -> tuple[bytes, ...]:
+        """Return the sizes of all free blocks, pool by pool."""
+        return self.heap.free_sizes()
 
     def play(self, playable: _Playable, features: NDArray[np.float64], place: int) -> int | None:
         """Play one segment; return the index of the event that failed, or None."""
@@ -309,7 +382,7 @@ class _Game:
         return Replay(
             peak_allocated_bytes=self.heap.peak_allocated_bytes,
             peak_reserved_bytes=self.heap.peak_reserved_bytes,
-            retries=self.heap.retries,
+            retries=self.heap.retries + self.repeated_retries,
             components_bytes={c: int(self.at_peak[c]) for c in Category},
             peak_moment=peak_moment,
             failure=failure,
@@ -319,8 +392,8 @@ class _Game:
 _FREE, _EMPTY_CACHE = int(Op.FREE), int(Op.EMPTY_CACHE)
 
 
-@njit(cache=True)
-def _play(
+@njit(cache=True, nogil=True)
+def _play(  # noqa: PLR0917  numba compiles positional arguments alone
     heap: Table,
     op: NDArray[np.int8],
     objects: NDArray[np.int64],

@@ -1,6 +1,7 @@
 """How long a step would take by the roofline: its operations against the device's dense peak and bandwidth.
 
-The times are rough: they serve to simulate a sweep and to bound what was never probed. Every place that shows one says so.
+The times are rough: they serve to simulate a sweep and to bound what was never probed. Every place that shows one says
+so.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from numpy.typing import NDArray
 from cost.domain import Device
 from raysweep.memory.program import Program, SegmentName, Work, flatten
 
-# Fitted to the medians of 17 LoRA steps of two models measured on one NVIDIA H200 (torch 2.11, transformers 5.17; the same
-# cells as tests/golden): within 15 % on 14 of them, within 25 % on all. Other chips are taken to reach the same shares.
+# Fitted to the medians of 17 LoRA steps of two models measured on one NVIDIA H200 (torch 2.11, transformers 5.17; the
+# same cells as tests/golden): within 15 % on 14 of them, within 25 % on all. Other chips are taken to reach the same
+# shares.
 MATRIX_EFFICIENCY = 0.75
 """Share of the dense bf16 peak that matrix products reach, and of the fp32 peak that fp32 ones do."""
 ATTENTION_EFFICIENCY = 0.50

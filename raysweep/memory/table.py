@@ -51,7 +51,7 @@ PROGRAMS_SCHEMA = pa.schema(
         ("segments", pa.list_(_SEGMENT)),
     ]
 )
-"""``step``, ``versions`` and ``kernels`` are JSON objects. ``size`` and ``work`` hold rows of (1, L, p, L^2) coefficients."""
+"""``step``, ``versions`` and ``kernels`` are JSON objects; ``size`` and ``work`` hold rows of (1, L, p, L^2) terms."""
 
 
 def table_of(programs: Iterable[Program]) -> pa.Table:

@@ -1,4 +1,7 @@
-"""A simulated device: probes play a step's program through the allocator at the card's memory, and take the roofline's time."""
+"""A simulated device: probes play a step's program through the allocator at the card's memory.
+
+Their time is the roofline's.
+"""
 
 from __future__ import annotations
 
@@ -86,14 +89,14 @@ class SimulatedRunner:
             return Outcome(
                 state=ProbeState.COMPLETED, measurement=measurement, probe_seconds=time.perf_counter() - started
             )
-        moment = replay.failure.moment
+        moment, asked_bytes = replay.failure.moment, replay.failure.requested_bytes
         return Outcome(
             state=ProbeState.PRUNED,
             reason="oom",
-            detail=f"simulated: {moment.op} in {moment.phase} asks for {replay.failure.requested_bytes / 1e9:.2f} GB more",
+            detail=f"simulated: {moment.op} in {moment.phase} asks for {asked_bytes / 1e9:.2f} GB more",
             prune=Prune(
                 phase=moment.phase,
-                requested_bytes=replay.failure.requested_bytes,
+                requested_bytes=asked_bytes,
                 item=moment.item if request.item_tokens else None,
             ),
             measurement=measurement,

@@ -1,1 +1,1 @@
-"""A step under fake tensors: the same code as on a device, and a program of what it would allocate there. No GPU is needed."""
+"""A step on tensors without storage: a device's own code, and what it would allocate there. No GPU is needed."""

@@ -69,7 +69,7 @@ def model_program(
     """
     check_can_trace(setting, config)
     shortest = max(SHORTEST_TOKENS, min(lengths))
-    longest = max(SHORTEST_TOKENS, max(lengths))
+    longest = max(SHORTEST_TOKENS, *lengths)
     tracer = _Tracer(model, config, setting, executor)
     pieces = tracer.pieces(shortest, longest)
     return tracer.program(pieces)

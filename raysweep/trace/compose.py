@@ -1,7 +1,7 @@
 """Traces at a few lengths, composed into one program that holds at every length between and beyond.
 
-Corresponding events are matched one to one, sizes are fitted as polynomials of the length, and a micro-step with a chunked loss is
-cut at its chunks so that the middle ones repeat.
+Corresponding events are matched one to one, sizes are fitted as polynomials of the length, and a micro-step with a
+chunked loss is cut at its chunks so that the middle ones repeat.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from raysweep.memory.program import (
     FEATURES,
     SEGMENTS,
-    Category,
-    Label,
     LabelTable,
     Owner,
     Part,
@@ -56,7 +54,7 @@ def at_chunks(recorded: Recorded) -> Cut:
     """
     count = recorded.chunks[0][2] if recorded.chunks else 0
     seen = [index for _, index, _ in recorded.chunks]
-    if count < 2 or seen != [*range(count), *reversed(range(count))]:  # noqa: PLR2004  one chunk has no middle
+    if count < 2 or seen != [*range(count), *reversed(range(count))]:  # one chunk has no middle
         raise MismatchError(f"loss chunks ran in the order {seen}")
     places = [place for place, _, _ in recorded.chunks] + [len(recorded.events)]
     stretches = [(Role.BODY, 0, slice(0, places[0]))]
@@ -169,7 +167,7 @@ def _instances(recording: Recording, name: SegmentName, cut: Cut, table: LabelTa
             elif event.kind == EMPTY_CACHE:
                 owners.append(((Owner.OWN, 0),))
             else:
-                owners.append(_owner(event, place, cut, born, leaving, ownership))
+                owners.append(_owner(event, place, cut=cut, born=born, leaving=leaving, ownership=ownership))
         result.append(
             _Instance(
                 role=role,
@@ -194,12 +192,13 @@ def _leaving(events: list[Event], survivors: set[int]) -> dict[int, int]:
 def _owner(
     event: Event,
     place: int,
+    *,
     cut: Cut,
     born: dict[int, tuple[int, int]],
     leaving: list[dict[int, int]],
     ownership: Ownership,
 ) -> tuple[tuple[int, int], ...]:
-    """The ways in which a freed object can be named, the most general first: traces with more chunks rule some of them out."""
+    """The ways to name a freed object, the most general first: traces with more chunks rule some of them out."""
     if event.number not in born:
         segment, rank = ownership.rank[event.number]
         return ((Owner.FOREIGN + SEGMENTS.index(segment), rank),)
@@ -220,7 +219,8 @@ def _owner(
 
 def _work(recorded: Recorded, place: int, stretches: int) -> NDArray[np.float64]:
     if stretches == 1:
-        return np.sum([*recorded.work.values(), [0.0] * len(Work)], axis=0)
+        total: NDArray[np.float64] = np.sum([*recorded.work.values(), [0.0] * len(Work)], axis=0)
+        return total
     return np.array(recorded.work.get(place, [0.0] * len(Work)))
 
 
@@ -278,7 +278,7 @@ def fit(
     result = np.zeros((columns, FEATURES))
     left = np.arange(columns)
     worst = 0.0
-    for terms in ((0,), (0, 1), (0, 2), (0, 1, 2), (0, 1, 3), (0, 1, 2, 3)):
+    for terms in map(list, ((0,), (0, 1), (0, 2), (0, 1, 2), (0, 1, 3), (0, 1, 2, 3))):
         if not len(left):
             break
         a = design[:, terms]
@@ -290,10 +290,10 @@ def fit(
         residual = np.abs((a / scale) @ solution - values[:, left]).max(axis=0)
         tolerance = TOLERANCE_BYTES * (1 if not relative else 0) + 1e-6 * np.abs(values[:, left]).max(axis=0) * relative
         good = residual <= tolerance
-        result[np.ix_(left[good], terms)] = (solution[:, good] / scale[:, None]).T
+        result[left[good][:, None], terms] = (solution[:, good] / scale[:, None]).T
         last, last_terms, last_scale = solution[:, ~good], terms, scale
         left = left[~good]
         worst = float(residual[~good].max()) if len(left) else 0.0
     if len(left):
-        result[np.ix_(left, last_terms)] = (last / last_scale[:, None]).T
+        result[left[:, None], last_terms] = (last / last_scale[:, None]).T
     return result, worst

@@ -1,6 +1,7 @@
-"""Where the CPU's dispatch differs from CUDA's, the trace takes CUDA's way: stand-ins for kernels, each with its source.
+"""Where the CPU's dispatch differs from CUDA's, the trace takes CUDA's way.
 
-A stand-in allocates, saves and frees what the kernel does; it computes nothing.
+Stand-ins for kernels, each with its source. A stand-in allocates, saves and frees what the kernel does; it computes
+nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def cuda_paths(recorder: Recorder) -> Iterator[None]:
     """Within, dropout keeps what CUDA's keeps, and fused attention is known to transformers as ``TRACED_ATTENTION``."""
     from transformers import AttentionInterface, masking_utils
 
-    def attention(
+    def attention(  # noqa: PLR0917  transformers' own signature
         module: torch.nn.Module,
         query: torch.Tensor,
         key: torch.Tensor,
@@ -68,8 +69,9 @@ def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
 def traced_attention(setting: StepSetting, config: PretrainedConfig) -> tuple[str, str]:
     """Return transformers' name of the attention to trace, and the kernel that it stands for.
 
-    CUDA's SDPA takes a fused kernel (flash or cuDNN) for half precision. For fp32 it takes the math path where heads are grouped,
-    as seen on an H200 with torch 2.11; otherwise the memory-efficient kernel, whose memory is that of the fused ones.
+    CUDA's SDPA takes a fused kernel (flash or cuDNN) for half precision. For fp32 it takes the math path where heads
+    are grouped, as seen on an H200 with torch 2.11; otherwise the memory-efficient kernel, whose memory is that of
+    the fused ones.
     """
     if setting.attention is Attention.EAGER:
         return "eager", "eager"
@@ -82,12 +84,18 @@ def traced_attention(setting: StepSetting, config: PretrainedConfig) -> tuple[st
 
 
 def _cuda_dropout(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
-    """CUDA's dropout keeps a byte an element (aten/src/ATen/native/cuda/Dropout.cu); the CPU's keeps a mask of floats."""
+    """Keep a byte an element, as CUDA's dropout does where the CPU's keeps a mask of floats.
+
+    Source: aten/src/ATen/native/cuda/Dropout.cu.
+    """
     return torch.native_dropout(x, p, True)[0] if training and p else x
 
 
 class _FusedAttention(torch.autograd.Function):
-    """FlashAttention 2 inside torch: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_fwd and mha_bwd."""
+    """FlashAttention 2 inside torch.
+
+    Source: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_fwd and mha_bwd.
+    """
 
     @staticmethod
     def forward(
@@ -104,7 +112,7 @@ class _FusedAttention(torch.autograd.Function):
         return out.transpose(1, 2)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The gradients of query, key and value, and the accumulators that the kernel takes and frees."""
         query, key, value, *_ = ctx.saved_tensors
         items, heads, length, width = query.shape

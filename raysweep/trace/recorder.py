@@ -51,19 +51,19 @@ class Recorded:
     """Bytes of each pinned host block that was asked for."""
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's __init_subclass__ has no types
     """Sees every operation; also the step's ``Observer``, which tells it phases and loss chunks."""
 
     def __init__(self) -> None:
         """Start with an empty loading segment."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own
         self.labels = LabelTable()
         self.segments: dict[SegmentName, Recorded] = {}
         self.current = Recorded()
         self.category = Category.WEIGHTS
         self._phase = Phase.LOAD
         self._count = 0
-        self._alive: dict[int, weakref.ref[Any]] = {}
+        self._alive: dict[int, _Reference] = {}
         self._events: dict[int, Event] = {}
         self._layer_starts: list[int] = []
         self._layers: list[int] = []
@@ -133,7 +133,7 @@ class Recorder(TorchDispatchMode):
 
     def _number(self, tensor: torch.Tensor) -> int | None:
         known = self._alive.get(tensor.untyped_storage()._cdata)
-        return None if known is None else known.number  # type: ignore[attr-defined]  # _Reference below
+        return None if known is None else known.number
 
     def see(self, tensor: torch.Tensor, op: str) -> bool:
         """Record the tensor's storage if it is new; return whether it was."""
@@ -150,7 +150,7 @@ class Recorder(TorchDispatchMode):
         self._alive[key] = _Reference(storage, self._gone, key, number)
         return True
 
-    def _gone(self, reference: Any) -> None:
+    def _gone(self, reference: _Reference) -> None:
         if self._alive.pop(reference.key, None) is not None:
             self._events.pop(reference.number, None)
             self.release(reference.number)
@@ -184,8 +184,9 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         """Run the operation and record what it allocated.
 
-        What comes out of an operation, and what it costs, hangs on its arguments' shapes alone, and a model's layers ask for the same
-        again and again: what was computed once is kept, since most operations on meta tensors are slow Python.
+        What comes out of an operation, and what it costs, hangs on its arguments' shapes alone, and a model's layers
+        ask for the same again and again: what was computed once is kept, since most operations on meta tensors are
+        slow Python.
         """
         kwargs = kwargs or {}
         kind = self._kinds.get(func)
@@ -235,10 +236,12 @@ class Recorder(TorchDispatchMode):
 _ACCUMULATE_GRAD = 1 << 62
 
 
-class _Reference(weakref.ref):  # type: ignore[type-arg]  # weakref.ref is generic in stubs alone
+class _Reference(weakref.ref[Any]):
     """A weak reference to a storage that knows its key and its object's number."""
 
     __slots__ = ("key", "number")
+    key: int
+    number: int
 
     def __new__(cls, storage: Any, callback: Callable[[Any], None], key: int, number: int) -> _Reference:
         self = super().__new__(cls, storage, callback)
@@ -246,8 +249,8 @@ class _Reference(weakref.ref):  # type: ignore[type-arg]  # weakref.ref is gener
         self.number = number
         return self
 
-    def __init__(self, storage: Any, callback: Callable[[Any], None], key: int, number: int) -> None:
-        super().__init__(storage, callback)
+    def __init__(self, *_: Any) -> None:
+        """Take the arguments that ``__new__`` has used: the parent's own would refuse them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,10 +284,10 @@ class _Known:
         self.single = isinstance(out, torch.Tensor)
         tensors = (out,) if self.single else out
         self.outputs: list[tuple[Any, Any, torch.dtype]] | None = None
-        if isinstance(tensors, tuple) and all(isinstance(t, torch.Tensor) and t.device.type == DEVICE for t in tensors):
+        if isinstance(tensors, tuple) and tensors and all(_on_device(t) for t in tensors):
             self.outputs = [(t.shape, t.stride(), t.dtype) for t in tensors]
         if kind.flops is not None:
-            fp32 = bool(self.outputs) and self.outputs[0][2] is torch.float32
+            fp32 = self.outputs is not None and self.outputs[0][2] is torch.float32
             self.unit = Work.FP32_FLOPS if fp32 else Work.FLOPS
             self.amount = float(kind.flops(*args, **kwargs, out_val=out))
         else:
@@ -306,6 +309,10 @@ class _Known:
             torch.empty_strided(size, stride, dtype=dtype, device=DEVICE) for size, stride, dtype in self.outputs or ()
         ]
         return made[0] if self.single else tuple(made)
+
+
+def _on_device(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == DEVICE
 
 
 def _signature(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -13,6 +13,7 @@ import torch
 from raysweep.errors import NotForecastError
 from raysweep.memory.program import Category, LabelTable, SegmentName
 from raysweep.setting import AdapterDtype, Checkpointing, Loss, Optimizer, StepSetting, Weights
+from raysweep.step.adapter import base_of
 from raysweep.step.model import build
 from raysweep.step.training import TrainingStep
 from raysweep.trace.cuda import cuda_paths, traced_attention
@@ -73,7 +74,9 @@ def trace(config: PretrainedConfig, setting: StepSetting, length_tokens: int, *,
     check_can_trace(setting, config)
     attention, kernel = traced_attention(setting, config)
     model = build(config, setting, device="meta")
-    for part in {id(c): c for c in (model.config, model.get_base_model().config.get_text_config())}.values():
+    base = base_of(model)
+    # A composite model's text part has a config of its own.
+    for part in {id(c): c for c in (base.config, base.config.get_text_config())}.values():
         part._attn_implementation = attention
     recorder = Recorder()
     # A collection in the middle of a step would move frees; the step itself frees by reference counts, as on a device.
@@ -101,7 +104,8 @@ def _no_gc() -> Iterator[None]:
 def _load(model: PeftModel, setting: StepSetting, recorder: Recorder) -> None:
     """Put every parameter and buffer in place, in the order in which loading and adapting do.
 
-    The base model comes first; peft then makes the adapter in the weights' dtype and casts it afterwards, one parameter at a time.
+    The base model comes first; peft then makes the adapter in the weights' dtype and casts it afterwards, one parameter
+    at a time.
     """
     adapter = {id(p) for p in model.parameters() if p.requires_grad}
     copies = {id(b) for b in getattr(model, "resident_copies", torch.nn.Module()).buffers()}
