@@ -232,7 +232,12 @@ class Replayer:
     def _room(self, lengths: Sequence[int]) -> _Room:
         names = [*SEGMENTS]
         objects, survivors, kept = 0, 0, 0
-        for length in {min(lengths, default=1), max(lengths, default=1)}:
+        # Within a piece the longest length has the most loss chunks, and so the most objects.
+        longest: dict[int, int] = {}
+        for length in set(lengths):
+            piece = self.program.piece(length)
+            longest[piece.first_tokens] = max(length, longest.get(piece.first_tokens, 0))
+        for length in longest.values():
             for name in names:
                 if name not in FIXED and name not in self.program.piece(length).segments:
                     continue
