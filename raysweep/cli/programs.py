@@ -7,6 +7,7 @@ import multiprocessing
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING
 
 import click
@@ -44,7 +45,7 @@ def trace_programs(
     programs: dict[StepSetting, Program] = {}
     reasons: dict[StepSetting, str] = {}
     # Traces hold the interpreter, so they run in processes; each step's own thread only waits for its traces.
-    context = multiprocessing.get_context("spawn")
+    context = _context()
     with (
         ProcessPoolExecutor(_cores(), mp_context=context, initializer=_quiet) as processes,
         ThreadPoolExecutor(len(wanted)) as threads,
@@ -58,6 +59,15 @@ def trace_programs(
             except NotForecastError as error:
                 reasons[step] = str(error)
     return programs, reasons
+
+
+def _context() -> BaseContext:
+    """Processes fork from a server that has imported torch once, where the system can do so."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["raysweep.trace.build"])
+    return context
 
 
 def _cores() -> int:

@@ -85,7 +85,7 @@ def command(
         print_page(plan_page(plan))
     if plan.costs_money and not yes and not _agreed():
         return Exit.NEGATIVE
-    programs = job.programs(quiet=as_json)
+    programs = job.programs(artifact, quiet=as_json)
     summary = job.run(artifact or job.create(programs), programs, resume=resume, quiet=as_json)
     result = _result(summary, job.rejected, out)
     emit(result_page(result), result_json(result), as_json=as_json)

@@ -64,8 +64,12 @@ class SweepJob:
             rejected={**self.rejected, **several},
         )
 
-    def programs(self, *, quiet: bool) -> dict[StepSetting, Program]:
+    def programs(self, kept: Artifact | None, *, quiet: bool) -> dict[StepSetting, Program]:
         """Trace the steps: simulated probes play them, and every artifact keeps them for later questions.
+
+        Args:
+            kept: the artifact of a sweep that goes on; its programs are taken as they are.
+            quiet: no word on stderr about what takes so long.
 
         Raises:
             NotForecastError: a step to simulate cannot be traced.
@@ -73,6 +77,10 @@ class SweepJob:
         from raysweep.cli.programs import trace_programs
 
         space = self.space
+        if kept is not None and (table := kept.programs_table()) is not None:
+            from raysweep.memory.table import programs_of
+
+            return {program.step: program for program in programs_of(table)}
         if space.mode is Mode.GENERATE:
             if self.devices.is_simulated:
                 raise NotForecastError("mode generate is not forecast, so it cannot be simulated: use --device cuda.")
