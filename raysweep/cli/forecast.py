@@ -50,8 +50,8 @@ def command(
 ) -> Exit:
     """Forecast both memory peaks of the steps in SPACE, and whether they fit each flavour, without a GPU.
 
-    SPACE is a YAML file or the bare name of a shipped space. Without lengths, the longest one that fits is sought among
-    all of them. Exit code 1 where nothing fits any flavour.
+    SPACE is a YAML file or the bare name of a shipped space. Without lengths, they double from 1,024 up to the model's
+    own longest. Exit code 1 where nothing fits any flavour.
     """
     from cost.verdict import Verdict
     from raysweep.cli.output import emit
