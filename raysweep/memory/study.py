@@ -1,0 +1,217 @@
+"""One program on many cards: each replay is made once, and several at once where there are cores for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from cost.domain import Flavour
+from cost.verdict import Fit, Verdict, judge
+from raysweep.memory.program import Program
+from raysweep.memory.replay import Conditions, Replay, Replayer, cublas_workspace_bytes, possible_conditions
+from raysweep.setting import AllocatorSetting
+
+NEAR_SHARE = 0.08
+"""Two orders of segments were seen to reserve up to 6 % apart: further than this from an edge one replay decides."""
+HOPELESS = 1.02
+"""Allocated peaks this far above the capacity fail, whatever the cache: a block exceeds its request by 1 MiB."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A device as the forecast sees it."""
+
+    flavour: str
+    memory_bytes: int
+    outside_bytes: int
+    """Device memory that PyTorch's allocator does not manage."""
+    outside_is_allowance: bool
+    """True until a probe has measured it."""
+    workspace_bytes: int
+
+    @property
+    def capacity_bytes(self) -> int:
+        """What the allocator may reserve."""
+        return max(0, self.memory_bytes - self.outside_bytes)
+
+    def budget_bytes(self, margin_share: float) -> int:
+        """Return what the allocator may reserve with the margin kept free; negative where nothing is left."""
+        return self.memory_bytes - round(margin_share * self.memory_bytes) - self.outside_bytes
+
+    def judge(self, *, peak_reserved_bytes: int, runs: bool, retries: int, margin_share: float) -> Fit:
+        """Return the verdict on a run that reserves so much on this card."""
+        return judge(
+            memory_bytes=self.memory_bytes,
+            margin_share=margin_share,
+            outside_bytes=self.outside_bytes,
+            peak_reserved_bytes=peak_reserved_bytes,
+            runs=runs,
+            retries=retries,
+        )
+
+    @classmethod
+    def of(cls, flavour: Flavour, *, outside_bytes: int, outside_is_allowance: bool) -> Card:
+        """Return one GPU of a flavour.
+
+        Raises:
+            cost.errors.CostError: its memory is not known.
+        """
+        capability = flavour.device.compute_capability if flavour.device else None
+        return cls(
+            flavour=flavour.name,
+            memory_bytes=flavour.total_memory_bytes,
+            outside_bytes=outside_bytes,
+            outside_is_allowance=outside_is_allowance,
+            workspace_bytes=cublas_workspace_bytes(capability),
+        )
+
+
+def side_by_side(function: Callable[[T], R], arguments: Iterable[T]) -> list[R]:
+    """Return the function's results in the arguments' order, computed in a thread a core: replays hold no lock."""
+    wanted = list(arguments)
+    if len(wanted) <= 1:
+        return [function(argument) for argument in wanted]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with ThreadPoolExecutor(cores) as threads:
+        return list(threads.map(function, wanted))
+
+
+class Study:
+    """One program under one allocator setting, in a steady state of one length."""
+
+    def __init__(self, program: Program, allocator: AllocatorSetting) -> None:
+        """Nothing is replayed yet."""
+        self.program = program
+        self.step = program.step
+        self.allocator = allocator
+        self.replayer = Replayer(program)
+        self._played: dict[tuple[int, Conditions], Replay] = {}
+
+    def steady(self, length_tokens: int, *, workspace_bytes: int, capacity_bytes: int | None = None) -> Replay:
+        """Replay one length on a card's chip, at a capacity where one is given."""
+        return self._play(length_tokens, self._conditions(workspace_bytes, capacity_bytes))
+
+    def reserved_range(self, length_tokens: int, *, workspace_bytes: int) -> tuple[int, int]:
+        """Return the least and the greatest reserved peak over what a run cannot know of its own process."""
+        peaks = [
+            self._play(length_tokens, possible).peak_reserved_bytes
+            for possible in possible_conditions(self._conditions(workspace_bytes))
+        ]
+        return min(peaks), max(peaks)
+
+    def fit(
+        self,
+        length_tokens: int,
+        card: Card,
+        *,
+        margin_share: float,
+        conditions: Sequence[Conditions] | None = None,
+    ) -> Fit:
+        """Return the verdict on one length on one card, by the greatest reserved peak.
+
+        Under the conditions given; by default under the likeliest and the worst of all that a process cannot know.
+        """
+        likely = conditions or self.likely_conditions(length_tokens, card.workspace_bytes)
+        reserved, runs, retries = 0, True, 0
+        for one in likely:
+            free = self._play(length_tokens, self._without_cap(one, card))
+            reserved = max(reserved, free.peak_reserved_bytes)
+            if runs and not (free.runs and free.retries == 0 and free.peak_reserved_bytes <= card.capacity_bytes):
+                # At the cap the allocator frees its cache and tries again before it fails: only a replay can tell.
+                capped = self._capped(length_tokens, one, card)
+                runs, retries = capped is not None and capped.runs, max(retries, capped.retries if capped else 0)
+        return card.judge(peak_reserved_bytes=reserved, runs=runs, retries=retries, margin_share=margin_share)
+
+    def _without_cap(self, conditions: Conditions, card: Card) -> Conditions:
+        """Garbage is collected by a share of a capacity, so with it there is no replay without one."""
+        if self.allocator.garbage_collection_threshold is None:
+            return conditions
+        return replace(conditions, capacity_bytes=card.capacity_bytes)
+
+    def _capped(self, length_tokens: int, conditions: Conditions, card: Card) -> Replay | None:
+        """Replay at the card's capacity; None where it is clear without a replay that it fails."""
+        if self._play(length_tokens, conditions).peak_allocated_bytes > HOPELESS * card.capacity_bytes:
+            return None
+        return self._play(length_tokens, replace(conditions, capacity_bytes=card.capacity_bytes))
+
+    def far_verdict(self, length_tokens: int, card: Card, *, margin_share: float) -> Verdict | None:
+        """Return the verdict where one replay is enough for it: far from every edge. None near one.
+
+        cuBLAS's workspaces differ by 48 MiB between chips, far below what counts as near: one replay serves all cards.
+        """
+        plain = self._play(length_tokens, self._conditions(cublas_workspace_bytes(None)))
+        slack = NEAR_SHARE * plain.peak_reserved_bytes
+        low, high = plain.peak_reserved_bytes - slack, plain.peak_reserved_bytes + slack
+        if high <= card.budget_bytes(margin_share):
+            return Verdict.FITS
+        collects = self.allocator.garbage_collection_threshold is not None
+        if low > card.budget_bytes(margin_share) and high <= card.capacity_bytes and not collects:
+            return Verdict.TIGHT
+        if plain.peak_allocated_bytes > (HOPELESS + NEAR_SHARE) * card.capacity_bytes:
+            return Verdict.NO
+        return None
+
+    def verdicts(
+        self, lengths: Sequence[int], cards: Sequence[Card], *, margin_share: float
+    ) -> dict[tuple[int, str], Verdict]:
+        """Return the verdict on each length and flavour; near an edge by all that a process cannot know of itself."""
+        plain = self._conditions(cublas_workspace_bytes(None))
+        self.play_all((length, plain) for length in lengths)
+        far = {
+            (length, card.flavour): self.far_verdict(length, card, margin_share=margin_share)
+            for length in lengths
+            for card in cards
+        }
+        near = [(length, card) for length in lengths for card in cards if far[length, card.flavour] is None]
+        self.play_ranges({(length, card.workspace_bytes) for length, card in near})
+
+        def decide(one: tuple[int, Card]) -> Verdict:
+            return self.fit(*one, margin_share=margin_share).verdict
+
+        decided = dict(zip(((n, card.flavour) for n, card in near), side_by_side(decide, near), strict=True))
+        return {key: verdict or decided[key] for key, verdict in far.items()}
+
+    def play_ranges(self, wanted: Iterable[tuple[int, int]]) -> None:
+        """Make the replays of ``reserved_range`` for pairs of a length and a workspace's bytes."""
+        self.play_all(
+            (length, possible)
+            for length, workspace_bytes in sorted(wanted)
+            for possible in possible_conditions(self._conditions(workspace_bytes))
+        )
+
+    def play_all(self, wanted: Iterable[tuple[int, Conditions]]) -> None:
+        """Make many replays at once."""
+        missing = [key for key in dict.fromkeys(wanted) if key not in self._played]
+        side_by_side(lambda key: self._play(*key), missing)
+
+    def likely_conditions(self, length_tokens: int, workspace_bytes: int) -> tuple[Conditions, ...]:
+        """Return the likeliest conditions, and those under which the length reserves most where they are others."""
+        possible = possible_conditions(self._conditions(workspace_bytes))
+        worst = max(possible, key=lambda one: self._play(length_tokens, one).peak_reserved_bytes)
+        return tuple(dict.fromkeys((possible[0], worst)))
+
+    def host_bytes(self, length_tokens: int) -> int:
+        """Return the pinned host memory of one length: blocks are rounded up to powers of two.
+
+        Source: c10 CachingHostAllocator.h, which serves every request from a block of the next power of two.
+        """
+        piece = self.program.piece(length_tokens)
+        block = round(float(piece.host_block @ self.program.features(length_tokens)))
+        return piece.host_blocks * (1 << (block - 1).bit_length()) if block else 0
+
+    def _conditions(self, workspace_bytes: int, capacity_bytes: int | None = None) -> Conditions:
+        return Conditions(allocator=self.allocator, workspace_bytes=workspace_bytes, capacity_bytes=capacity_bytes)
+
+    def _play(self, length_tokens: int, conditions: Conditions) -> Replay:
+        key = (length_tokens, conditions)
+        if key not in self._played:
+            self._played[key] = self.replayer.steady(
+                length_tokens, accumulation=self.step.accumulation, conditions=conditions
+            )
+        return self._played[key]
