@@ -10,6 +10,7 @@ events. Blocks are known by their index; a *segment* is what one cudaMalloc retu
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -34,8 +35,17 @@ NO_LIMIT = np.iinfo(np.int64).max
 NO_MEMORY = -1
 """``malloc``'s answer when the device is full even after the cache was given back."""
 
-# State of a block.
-_FREE, _USED, _UNMAPPED = 0, 1, 2
+class BlockState(IntEnum):
+    """What a block is."""
+
+    FREE = 0
+    """In the cache."""
+    USED = 1
+    UNMAPPED = 2
+    """Address space of an expandable segment without memory behind it."""
+
+
+_FREE, _USED, _UNMAPPED = int(BlockState.FREE), int(BlockState.USED), int(BlockState.UNMAPPED)
 _NONE = -1
 
 # Rows of the table: one column a block.
@@ -81,7 +91,7 @@ class Book(IntEnum):
     RANDOM = 13
     """State of the generator that places segments at random addresses; 0 places them in order."""
     ADDRESS_SPACE = 14
-    """Address space of one expandable segment."""
+    """Address space of one expandable segment, before it is rounded up to whole pages."""
     FAILED_REQUEST = 15
     """The rounded request that could not be served."""
     FREE_COUNT = 16
@@ -105,6 +115,19 @@ Table = NDArray[np.int64]
 """All that the allocator knows: (rows, blocks). One array: numba's compile time grows with the arrays passed around."""
 
 BOOKS = _BOOKS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A block as ``Heap.snapshot`` shows it."""
+
+    index: int
+    state: BlockState
+    address: int
+    size_bytes: int
+    is_small: bool
+    """Of the small pool."""
+    starts_segment: bool
 
 
 class Heap:
@@ -138,6 +161,24 @@ class Heap:
         return tuple(
             self.table[SIZE, self.table[_FREE_LIST + pool, :count]].tobytes() for pool, count in enumerate(counts)
         )
+
+    def snapshot(self) -> tuple[Block, ...]:
+        """Return every block by address, as ``torch.cuda.memory_snapshot`` does."""
+        books = self.table[_BOOKS]
+        spare = {int(i) for i in self.table[_SPARE, : books[Book.SPARE_COUNT]]}
+        blocks = [
+            Block(
+                index=i,
+                state=BlockState(int(self.table[_STATE, i])),
+                address=int(self.table[_ADDRESS, i]),
+                size_bytes=int(self.table[SIZE, i]),
+                is_small=bool(self.table[_POOL, i] == 0),
+                starts_segment=bool(self.table[_PREVIOUS, i] == _NONE),
+            )
+            for i in range(int(books[Book.BLOCK_COUNT]))
+            if i not in spare
+        ]
+        return tuple(sorted(blocks, key=lambda b: b.address))
 
     @property
     def allocated_bytes(self) -> int:
@@ -212,11 +253,12 @@ def new_heap(
     books[Book.MAX_SPLIT] = NO_LIMIT if setting.max_split_size_mb is None else setting.max_split_size_mb * MIB
     if setting.garbage_collection_threshold is not None and capacity_bytes is not None:
         books[Book.GC_LIMIT] = int(setting.garbage_collection_threshold * capacity_bytes)
-    books[Book.TOP] = 1 << 45
+    # Far from both ends: a run that gives its cache back again and again takes many times the device's memory in all.
+    books[Book.TOP] = 1 << 61
     books[Book.DESCENDING] = int(placement is Placement.DESCENDING)
     books[Book.RANDOM] = seed if placement is Placement.RANDOM else 0
     # torch reserves 1 1/8 of the device's memory as address space for each expandable segment.
-    books[Book.ADDRESS_SPACE] = (1 << 42) if capacity_bytes is None else _up(capacity + capacity // 8, LARGE_SEGMENT)
+    books[Book.ADDRESS_SPACE] = (1 << 42) if capacity_bytes is None else capacity + capacity // 8
     return Heap(table)
 
 
@@ -387,7 +429,9 @@ def _place(h: Table, nbytes: int) -> int:
         x ^= x >> 7
         x ^= (x << 17) & 0x7FFFFFFFFFFFFFFF
         books[_RANDOM] = x
-        return int((x & 0xFFFFFF) << 38)
+        # Scattered high bits, and low ones that no two segments share: equal blocks at one address would be confused.
+        books[_TOP] += gap
+        return int(((x & 0x1FFFFF) << 40) + (books[_TOP] & 0xFFFFFFFFFF))
     if books[_DESCENDING] == 1:
         books[_TOP] -= gap
         return int(books[_TOP])
@@ -396,6 +440,12 @@ def _place(h: Table, nbytes: int) -> int:
 
 
 # --- taking blocks
+
+
+@njit(cache=True)
+def _page(pool: int) -> int:
+    """The unit in which an expandable segment is mapped."""
+    return SMALL_SEGMENT if pool == 0 else LARGE_SEGMENT
 
 
 @njit(cache=True)
@@ -432,8 +482,7 @@ def _cached_block(h: Table, pool: int, size: int) -> int:
 def _map(h: Table, block: int, size: int) -> int:
     """Back the first ``size`` bytes of an unmapped range with pages (``map_block``); return the free block made."""
     pool = h[_POOL, block]
-    page = SMALL_SEGMENT if pool == 0 else LARGE_SEGMENT
-    mapped = min(_up(size, page), h[SIZE, block])
+    mapped = min(_up(size, _page(pool)), h[SIZE, block])
     _remove_unmapped(h, block)
     if mapped < h[SIZE, block]:
         rest = _new_block(h, h[SIZE, block] - mapped, h[_ADDRESS, block] + mapped, pool, _UNMAPPED)
@@ -463,7 +512,8 @@ def _expandable_start(h: Table, pool: int, size: int) -> int:
             block = h[_FOLLOWING, block]
         if room >= size:
             return int(start)
-    block = _new_block(h, h[_BOOKS, _ADDRESS_SPACE], _place(h, h[_BOOKS, _ADDRESS_SPACE]), pool, _UNMAPPED)
+    space = _up(h[_BOOKS, _ADDRESS_SPACE], _page(pool))
+    block = _new_block(h, space, _place(h, space), pool, _UNMAPPED)
     _insert_unmapped(h, block)
     return block
 
@@ -511,7 +561,7 @@ def _release_at(h: Table, pool: int, at: int) -> int:
 def _unmap(h: Table, block: int) -> None:
     """Take away the whole pages inside a free block (``unmap_block``)."""
     pool = h[_POOL, block]
-    page = SMALL_SEGMENT if pool == 0 else LARGE_SEGMENT
+    page = _page(pool)
     # Addresses of an expandable segment count from its first block.
     first = block
     while h[_PREVIOUS, first] != _NONE:
