@@ -6,12 +6,13 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from cost.domain import Flavour
 from cost.verdict import Fit, Verdict, judge
 from raysweep.memory.program import Program
-from raysweep.memory.replay import Conditions, Replay, Replayer, cublas_workspace_bytes, possible_conditions
+from raysweep.memory.replay import Conditions, Failure, Replay, Replayer, cublas_workspace_bytes, possible_conditions
 from raysweep.setting import AllocatorSetting
 
 NEAR_SHARE = 0.08
@@ -82,6 +83,56 @@ def side_by_side(function: Callable[[T], R], arguments: Iterable[T]) -> list[R]:
         return list(threads.map(function, wanted))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnCard:
+    """What becomes of a run on a card."""
+
+    fit: Fit
+    retries: int
+    """How often the allocator frees its cache and tries again."""
+    failure: Failure | None
+    """Where the run dies; None where it finishes, or where that was not asked for."""
+
+
+def judge_on(
+    card: Card,
+    play: Callable[[Conditions], Replay],
+    likely: Sequence[Conditions],
+    *,
+    margin_share: float,
+    name_failure: bool = True,
+) -> OnCard:
+    """Judge a run on a card by what it reserves, and by replays at the card's capacity where it reserves more.
+
+    Args:
+        card: the device.
+        play: replays the run.
+        likely: what its process may be like, likeliest first: the greatest reserved peak decides, and one death.
+        margin_share: share of the memory kept free.
+        name_failure: play a run that is sure to die to its end, to learn where.
+    """
+    reserved, runs, retries = 0, True, 0
+    failure: Failure | None = None
+    for conditions in likely:
+        # Garbage is collected by a share of a capacity: with it there is no replay without one.
+        collects = conditions.allocator.garbage_collection_threshold is not None
+        capped_conditions = replace(conditions, capacity_bytes=card.capacity_bytes)
+        free = play(capped_conditions if collects else conditions)
+        reserved = max(reserved, free.peak_reserved_bytes)
+        within = free.runs and free.retries == 0 and free.peak_reserved_bytes <= card.capacity_bytes
+        if within or not runs:
+            continue
+        if not name_failure and free.peak_allocated_bytes > HOPELESS * card.capacity_bytes:
+            runs = False
+            continue
+        # At the cap the allocator frees its cache and tries again before it fails: only a replay there can tell.
+        capped = play(capped_conditions)
+        runs, failure = capped.runs, capped.failure
+        retries = retries or capped.retries
+    fit = card.judge(peak_reserved_bytes=reserved, runs=runs, retries=retries, margin_share=margin_share)
+    return OnCard(fit=fit, retries=retries, failure=failure)
+
+
 class Study:
     """One program under one allocator setting, in a steady state of one length."""
 
@@ -118,27 +169,8 @@ class Study:
         Under the conditions given; by default under the likeliest and the worst of all that a process cannot know.
         """
         likely = conditions or self.likely_conditions(length_tokens, card.workspace_bytes)
-        reserved, runs, retries = 0, True, 0
-        for one in likely:
-            free = self._play(length_tokens, self._without_cap(one, card))
-            reserved = max(reserved, free.peak_reserved_bytes)
-            if runs and not (free.runs and free.retries == 0 and free.peak_reserved_bytes <= card.capacity_bytes):
-                # At the cap the allocator frees its cache and tries again before it fails: only a replay can tell.
-                capped = self._capped(length_tokens, one, card)
-                runs, retries = capped is not None and capped.runs, max(retries, capped.retries if capped else 0)
-        return card.judge(peak_reserved_bytes=reserved, runs=runs, retries=retries, margin_share=margin_share)
-
-    def _without_cap(self, conditions: Conditions, card: Card) -> Conditions:
-        """Garbage is collected by a share of a capacity, so with it there is no replay without one."""
-        if self.allocator.garbage_collection_threshold is None:
-            return conditions
-        return replace(conditions, capacity_bytes=card.capacity_bytes)
-
-    def _capped(self, length_tokens: int, conditions: Conditions, card: Card) -> Replay | None:
-        """Replay at the card's capacity; None where it is clear without a replay that it fails."""
-        if self._play(length_tokens, conditions).peak_allocated_bytes > HOPELESS * card.capacity_bytes:
-            return None
-        return self._play(length_tokens, replace(conditions, capacity_bytes=card.capacity_bytes))
+        play = partial(self._play, length_tokens)
+        return judge_on(card, play, likely, margin_share=margin_share, name_failure=False).fit
 
     def far_verdict(self, length_tokens: int, card: Card, *, margin_share: float) -> Verdict | None:
         """Return the verdict where one replay is enough for it: far from every edge. None near one.
