@@ -35,6 +35,7 @@ NO_LIMIT = np.iinfo(np.int64).max
 NO_MEMORY = -1
 """``malloc``'s answer when the device is full even after the cache was given back."""
 
+
 class BlockState(IntEnum):
     """What a block is."""
 

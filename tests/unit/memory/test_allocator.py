@@ -109,7 +109,7 @@ def test_no_two_free_neighbours_stay_apart(program, setting):
 @given(program=PROGRAMS, setting=SETTINGS, capacity=st.integers(30 * MIB, 200 * MIB))
 @settings(max_examples=150, deadline=None)
 def test_reserved_stays_within_the_capacity(program, setting, capacity):
-    """Torch checks an expandable segment's request before it rounds up to whole pages: a part of one may be too much."""
+    """Torch checks an expandable segment's request before rounding to whole pages: a part of one may be too much."""
     heap = new_heap(512, setting, capacity_bytes=capacity)
     play(heap, program)
     assert heap.peak_reserved_bytes <= capacity + (LARGE_SEGMENT - 1 if setting.expandable_segments else 0)
