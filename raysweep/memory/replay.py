@@ -216,6 +216,10 @@ class Replayer:
         ]
         return min(peaks), max(peaks)
 
+    def micro_step_events(self, length_tokens: int) -> int:
+        """Return how many events a micro-step has: what a replay's time hangs on."""
+        return len(self._playable(SegmentName.MICRO, length_tokens).flat.op)
+
     def _playable(self, name: SegmentName, length: int) -> _Playable:
         program = self.program
         segment = program.segment(name, length)

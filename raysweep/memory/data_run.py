@@ -1,0 +1,222 @@
+"""A run over one's own data: its items in their order through one allocator, from the first to the last."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cost.verdict import Verdict
+from raysweep.data.batching import micro_batches
+from raysweep.data.items import Counts
+from raysweep.memory.program import Program
+from raysweep.memory.replay import Conditions, Moment, Pass, Replay, Replayer, possible_conditions
+from raysweep.memory.study import Card, OnCard, judge_on, side_by_side
+from raysweep.setting import AllocatorSetting, StepSetting
+
+EVENTS_UNDER_ALL_CONDITIONS = 4_000_000
+"""A run of more events (some 250 micro-steps of a 7B model) is replayed under the likeliest conditions alone."""
+LIKELIEST = 3
+"""A fresh process with segments from high addresses to low, a used one, and a fresh one from low to high."""
+MOST_MICRO_STEPS = 20_000
+"""Of one pass: some 45 seconds of a 7B model's replay. Of longer passes a part is replayed, and named as a part."""
+LONGEST_WINDOWS = 200
+"""Optimizer steps with the longest items that a part of a pass holds besides the pass's beginning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DataStage:
+    """Items in training order, and how often they are seen."""
+
+    name: str
+    tokens: Counts
+    """Tokens of each item, shape [items]."""
+    epochs: float = 1.0
+    index: Counts | None = None
+    """Each item's place in its file, counted from 0; None where the order is the file's own."""
+    all_items: int | None = None
+    """How many items the data has, where ``tokens`` holds a part of them."""
+
+    def place(self, item: int) -> int:
+        """Return the place in the file of an item of this order."""
+        return item if self.index is None else int(self.index[item])
+
+    def part(self, micro_batch: int, accumulation: int) -> DataStage:
+        """Return the stage, or of a very long one its beginning and the optimizer steps with its longest items."""
+        items = MOST_MICRO_STEPS * micro_batch
+        if len(self.tokens) <= items:
+            return self
+        window = micro_batch * accumulation
+        starts = np.arange(0, len(self.tokens), window)
+        longest = np.argsort(np.maximum.reduceat(self.tokens, starts), kind="stable")[::-1][:LONGEST_WINDOWS]
+        chosen = np.union1d(np.arange(max(1, items // window)), longest)
+        rows = np.flatnonzero(np.isin(np.arange(len(self.tokens)) // window, chosen))
+        index = rows if self.index is None else self.index[rows]
+        return replace(self, tokens=self.tokens[rows], index=index, all_items=len(self.tokens))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFit:
+    """What becomes of the run on one flavour."""
+
+    verdict: Verdict
+    headroom_bytes: int
+    retries: int
+    """How often the allocator frees its cache and tries again, up to where the run dies if it does."""
+    fails_at_item: int | None
+    """Index from 0, in its file, of the longest item of the micro-batch at which the run dies; None where it does not,
+    or where the model does not even load."""
+    fails_at_tokens: int | None
+    fails_in: str | None
+    """The stage at which it dies."""
+    fails_at: Moment | None
+    requested_bytes: int | None
+    """What the allocation that failed asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataPeaks:
+    """What the run reaches on a device without end."""
+
+    items: int
+    """In one epoch of all its stages."""
+    items_played: int
+    """Fewer than ``items`` where the data are so many that a part was replayed."""
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    peak_reserved_range_bytes: tuple[int, int] | None
+    """Least and greatest, where the peak hangs on what a process cannot know of itself; verdicts take the greatest."""
+
+
+class DataRun:
+    """One step setting over stages of data, in one process."""
+
+    def __init__(
+        self,
+        program: Program,
+        stages: Sequence[DataStage],
+        allocator: AllocatorSetting,
+        *,
+        replayer: Replayer | None = None,
+    ) -> None:
+        """Lay the run out; nothing is replayed yet.
+
+        Args:
+            program: covers every item's length.
+            stages: at least one, each of at least one item.
+            allocator: the allocator's setting.
+            replayer: of the program, where there is one already.
+        """
+        self.program = program
+        self.step: StepSetting = program.step
+        self.allocator = allocator
+        self.replayer = replayer or Replayer(program)
+        self.stages = tuple(stage.part(self.step.micro_batch, self.step.accumulation) for stage in stages)
+        self._passes = [
+            (number, one) for number, stage in enumerate(self.stages) for one in _passes(stage, self.step.micro_batch)
+        ]
+        self._played: dict[Conditions, Replay] = {}
+        self.events = self._count_events()
+        """Of one replay of the whole run, each pass once."""
+        self.events_played = 0
+
+    def play(self, conditions: Conditions) -> Replay:
+        """Replay the run; once for each conditions."""
+        if conditions not in self._played:
+            self._played[conditions] = self.replayer.run_passes(
+                [one for _, one in self._passes], accumulation=self.step.accumulation, conditions=conditions
+            )
+            self.events_played += self.events
+        return self._played[conditions]
+
+    def stays_within(self, limit_bytes: int, workspace_bytes: int) -> bool:
+        """Whether the run reserves at most this, likeliest conditions taken; it stops at the first sign that not."""
+        conditions = replace(self.conditions(workspace_bytes)[0], capacity_bytes=max(0, limit_bytes))
+        found = self.replayer.run_passes(
+            [one for _, one in self._passes],
+            accumulation=self.step.accumulation,
+            conditions=conditions,
+            until_retry=True,
+        )
+        self.events_played += self.events
+        return found.runs and found.retries == 0
+
+    def conditions(self, workspace_bytes: int) -> tuple[Conditions, ...]:
+        """Return what the run's process may be like, likeliest first: fewer ways where the run is long."""
+        possible = possible_conditions(Conditions(allocator=self.allocator, workspace_bytes=workspace_bytes))
+        if self.events <= EVENTS_UNDER_ALL_CONDITIONS:
+            return possible
+        return possible[:LIKELIEST]
+
+    def prepare(self, cards: Sequence[Card]) -> None:
+        """Make the replays that ``on_card`` and ``peaks`` need, side by side."""
+        chips = dict.fromkeys(card.workspace_bytes for card in cards)
+        side_by_side(self.play, [one for chip in chips for one in self.conditions(chip)])
+        side_by_side(self.on_card_without_margin, cards)
+
+    def on_card_without_margin(self, card: Card) -> OnCard:
+        """Return what becomes of the run on a card of which nothing need be kept free."""
+        return self.on_card(card, margin_share=0.0)
+
+    def on_card(self, card: Card, *, margin_share: float) -> OnCard:
+        """Return what becomes of the run on a card."""
+        return judge_on(card, self.play, self._likely(card), margin_share=margin_share)
+
+    def fit(self, card: Card, *, margin_share: float) -> DataFit:
+        """Return the verdict on a card, and the item at which the run dies there."""
+        found = self.on_card(card, margin_share=margin_share)
+        stage, item, tokens = None, None, None
+        if found.failure is not None:
+            stage, item, tokens = self._failing_item(found.failure.moment)
+        return DataFit(
+            verdict=found.fit.verdict,
+            headroom_bytes=found.fit.headroom_bytes,
+            retries=found.retries,
+            fails_at_item=item,
+            fails_at_tokens=tokens,
+            fails_in=stage,
+            fails_at=found.failure.moment if found.failure else None,
+            requested_bytes=found.failure.requested_bytes if found.failure else None,
+        )
+
+    def peaks(self, workspace_bytes: int) -> DataPeaks:
+        """Return both peaks on a device without end."""
+        replays = [self.play(one) for one in self.conditions(workspace_bytes)]
+        reserved = [replay.peak_reserved_bytes for replay in replays]
+        return DataPeaks(
+            items=sum(stage.all_items or len(stage.tokens) for stage in self.stages),
+            items_played=sum(len(stage.tokens) for stage in self.stages),
+            peak_allocated_bytes=replays[0].peak_allocated_bytes,
+            peak_reserved_bytes=reserved[0],
+            peak_reserved_range_bytes=(min(reserved), max(reserved)) if min(reserved) != max(reserved) else None,
+        )
+
+    def _likely(self, card: Card) -> tuple[Conditions, ...]:
+        possible = self.conditions(card.workspace_bytes)
+        worst = max(possible, key=lambda one: self.play(one).peak_reserved_bytes)
+        return tuple(dict.fromkeys((possible[0], worst)))
+
+    def _failing_item(self, moment: Moment) -> tuple[str, int, int]:
+        """The stage, place in its file and tokens of the longest item of the micro-batch that dies."""
+        stage = self.stages[self._passes[moment.pass_index][0]]
+        batch = stage.tokens[moment.item : moment.item + self.step.micro_batch]
+        item = moment.item + int(np.argmax(batch))
+        return stage.name, stage.place(item), int(stage.tokens[item])
+
+    def _count_events(self) -> int:
+        lengths = np.concatenate([np.asarray(one.lengths) for _, one in self._passes])
+        return len(lengths) * self.replayer.micro_step_events(int(np.median(lengths)))
+
+
+def _passes(stage: DataStage, micro_batch: int) -> Iterator[Pass]:
+    """The stage's whole epochs, and the beginning of a last one that is not whole."""
+    lengths = [int(n) for n in micro_batches(stage.tokens, micro_batch)]
+    whole, rest = divmod(stage.epochs, 1)
+    if whole:
+        yield Pass(lengths=lengths, times=int(whole))
+    # A share such as 0.1 is not exact in binary: what is left of it below a millionth is no item.
+    if rest > 1e-6:
+        items = math.ceil(rest * len(stage.tokens) - 1e-6)
+        yield Pass(lengths=[int(n) for n in micro_batches(stage.tokens[:items], micro_batch)])
