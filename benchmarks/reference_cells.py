@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from benchmarks.cells import CARDS, GROUPS, Card, Cell, cells_of
+from benchmarks.tiny import shrunk
 from raysweep.probe.device_runner import DeviceRunner
 from raysweep.probe.steps import Pace
 from raysweep.records import ProbeRecord, ProbeState, Source
@@ -226,7 +227,7 @@ class Measurement:
     def _runner(self, cell: Cell) -> DeviceRunner:
         config = load_config(cell.model)
         if self._tiny:
-            config = _shrunk(config)
+            config = shrunk(config)
         if self._group == "hybrid-27b":
             _measure_in_spite_of_numerics()
         capped = self._card if not self._tiny else Card(flavour=self._card.flavour)
@@ -333,32 +334,6 @@ def _log_outcome(outcome: Outcome) -> None:
     load = "" if outcome.load_seconds is None else f" (load {outcome.load_seconds:.1f} s)"
     why = "" if outcome.reason is None else f" {outcome.reason} {outcome.prune or ''} {outcome.detail or ''}"
     log.info("    %s in %.1f s%s%s%s", outcome.state, outcome.probe_seconds, load, peaks, why)
-
-
-def _shrunk(config: Any) -> Any:
-    """Return a config of two narrow layers of the same family, so that every code path runs on a CPU."""
-    text = config.get_text_config()
-    changes: dict[str, Any] = {
-        "num_hidden_layers": 2,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "head_dim": 16,
-        "vocab_size": 128,
-        "pad_token_id": 0,
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 2,
-        "linear_key_head_dim": 16,
-        "linear_value_head_dim": 16,
-    }
-    for name, value in changes.items():
-        if hasattr(text, name):
-            setattr(text, name, value)
-    layer_types = getattr(text, "layer_types", None)
-    if layer_types:
-        text.layer_types = [layer_types[0], layer_types[-1]]
-    return config
 
 
 if __name__ == "__main__":
