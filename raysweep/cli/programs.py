@@ -36,14 +36,19 @@ def trace_programs(
         MachineError: the model's config cannot be fetched.
     """
     from raysweep.step.config import load_config
+    from raysweep.trace import kept
     from raysweep.trace.build import model_program
 
     config = load_config(model, trust_remote_code=trust_remote_code)
-    wanted = tuple(dict.fromkeys(steps))
-    if not quiet:
-        click.echo(f"Tracing {len(wanted)} step{'s' if len(wanted) > 1 else ''} of {model} …", err=True)
+    keys = {step: kept.program_key(config, step, lengths) for step in steps}
+    found = {step: kept.load(key) for step, key in keys.items()}
     programs: dict[StepSetting, Program] = {}
     reasons: dict[StepSetting, str] = {}
+    wanted = [step for step, program in found.items() if program is None]
+    if not wanted:
+        return {step: program for step, program in found.items() if program is not None}, reasons
+    if not quiet:
+        click.echo(f"Tracing {len(wanted)} step{'s' if len(wanted) > 1 else ''} of {model} …", err=True)
     # Traces hold the interpreter, so they run in processes; each step's own thread only waits for its traces.
     context = _context()
     with (
@@ -53,11 +58,14 @@ def trace_programs(
         futures = {
             step: threads.submit(model_program, model, config, step, lengths, executor=processes) for step in wanted
         }
-        for step, future in futures.items():
+        for step, program in found.items():
             try:
-                programs[step] = future.result()
+                programs[step] = program or futures[step].result()
             except NotForecastError as error:
                 reasons[step] = str(error)
+    for step in wanted:
+        if step in programs:
+            kept.keep(keys[step], programs[step])
     return programs, reasons
 
 
