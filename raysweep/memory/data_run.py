@@ -168,7 +168,7 @@ class DataRun:
         """Return the verdict on a card, and the item at which the run dies there."""
         found = self.on_card(card, margin_share=margin_share)
         stage, item, tokens = None, None, None
-        if found.failure is not None:
+        if found.failure is not None and not found.failure.loading:
             stage, item, tokens = self._failing_item(found.failure.moment)
         return DataFit(
             verdict=found.fit.verdict,

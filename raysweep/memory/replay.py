@@ -64,6 +64,8 @@ class Failure:
 
     moment: Moment
     requested_bytes: int
+    loading: bool = False
+    """True where the model itself could not be put in place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +190,9 @@ class Replayer:
                     event = game.play(playable, self.program.features(length), len(played) - 1)
                     if event is not None:
                         failure = Failure(
-                            moment=self._moment(played[-1], event), requested_bytes=game.heap.failed_request_bytes
+                            moment=self._moment(played[-1], event),
+                            requested_bytes=game.heap.failed_request_bytes,
+                            loading=name is SegmentName.SETUP,
                         )
                         return game.replay(peak_moment=self._peak_moment(game, played), failure=failure)
                     if name is SegmentName.SETUP:
