@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -348,19 +348,19 @@ class LabelTable:
     def __init__(self) -> None:
         """Start empty."""
         self._index: dict[Label, int] = {}
+        self._labels: list[Label] = []
 
     def index(self, label: Label) -> int:
         """Return the label's place in the table, adding it where it is new."""
-        return self._index.setdefault(label, len(self._index))
+        place = self._index.setdefault(label, len(self._labels))
+        if place == len(self._labels):
+            self._labels.append(label)
+        return place
+
+    def label(self, index: int) -> Label:
+        """Return the label at a place."""
+        return self._labels[index]
 
     def labels(self) -> tuple[Label, ...]:
         """Return the table."""
-        return tuple(self._index)
-
-    @classmethod
-    def of(cls, labels: tuple[Label, ...]) -> Self:
-        """Rebuild a table."""
-        table = cls()
-        for label in labels:
-            table.index(label)
-        return table
+        return tuple(self._labels)

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from raysweep.memory.program import (
     FEATURES,
     SEGMENTS,
+    Label,
     LabelTable,
+    Op,
     Owner,
     Part,
     Role,
@@ -23,7 +25,7 @@ from raysweep.memory.program import (
     SegmentName,
     Work,
 )
-from raysweep.trace.recorder import ALLOCATE, EMPTY_CACHE, FREE, Event, Recorded
+from raysweep.trace.recorder import EMPTY_CACHE, Recorded, freed
 from raysweep.trace.tracing import Recording
 
 TOLERANCE_BYTES = 0.5
@@ -72,17 +74,42 @@ def _role(index: int, count: int, *, backward: bool) -> Role:
 
 
 class Ownership:
-    """Which segment and survivor rank each object of a recording has once its segment is over."""
+    """Which segment each object of a recording belongs to, and its rank among those that outlive the segment."""
 
     def __init__(self, recording: Recording) -> None:
         """Work out the survivors of every segment."""
-        self.survivors: dict[SegmentName, list[int]] = {}
-        self.rank: dict[int, tuple[SegmentName, int]] = {}
+        self.survivors: dict[SegmentName, NDArray[np.int64]] = {}
+        """Numbers, in order of allocation."""
+        self.segment = np.full(len(recording.nbytes), -1, np.int16)
+        """Of every object: its segment's place in ``SEGMENTS``."""
+        self.rank = np.full(len(recording.nbytes), -1, np.int32)
+        """Of every object: its rank among the survivors; -1 where it is none."""
         for name, recorded in recording.segments.items():
-            freed = {e.number for e in recorded.events if e.kind == FREE}
-            alive = [e.number for e in recorded.events if e.kind == ALLOCATE and e.number not in freed]
+            op, number = columns(recorded)
+            born = number[op == Op.ALLOCATE]
+            alive = np.setdiff1d(born, number[op == Op.FREE])
             self.survivors[name] = alive
-            self.rank |= {number: (name, rank) for rank, number in enumerate(alive)}
+            self.segment[born] = SEGMENTS.index(name)
+            self.rank[alive] = np.arange(len(alive))
+
+
+def columns(recorded: Recorded) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
+    """Return each event's ``Op`` and its object's number (-1 where there is none)."""
+    events = np.array(recorded.events, np.int64)
+    op = np.full(len(events), Op.FREE, np.int8)
+    op[events >= 0] = Op.ALLOCATE
+    op[events == EMPTY_CACHE] = Op.EMPTY_CACHE
+    number = np.where(op == Op.FREE, freed(events), events)
+    return op, number
+
+
+_WAYS = 3
+"""Ways to name a freed object, the most general first: traces with more chunks rule some of them out.
+
+The first column is the object's own part, a foreign segment or the previous part; the second the same chunk's forward
+part; the third a part that occurs once.
+"""
+_NO_WAY = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +117,14 @@ class _Instance:
     """One stretch of one recording, its objects named by where they come from."""
 
     role: Role
-    chunk: int
-    kinds: NDArray[np.int8]
-    owners: list[tuple[tuple[int, int], ...]]
-    """Of each event: the ways to name its object, as (owner, index) of ``Part``."""
-    sizes: NDArray[np.float64]
-    labels: list[int]
+    op: NDArray[np.int8]
+    owner: NDArray[np.int16]
+    """(n, _WAYS): the ``Owner`` of each event's object by each way to name it; ``_NO_WAY`` where that way is barred."""
+    index: NDArray[np.int32]
+    """(n,): as ``Part.index``, whichever way the object is named."""
+    size: NDArray[np.float64]
+    label: NDArray[np.int32]
+    labels: tuple[Label, ...]
     work: NDArray[np.float64]
 
 
@@ -113,108 +142,101 @@ def compose_segment(
         name: the segment.
         recordings: traces at different lengths.
         features: (recordings, FEATURES): each one's (1, L, p, L^2).
-        table: the program's labels, to which the recordings' labels are added.
+        table: the program's labels, to which the segment's labels are added.
         cut: whether to cut at the loss chunks.
 
     Raises:
         MismatchError: the recordings do not correspond.
     """
-    cuts = [at_chunks(r.segments[name]) if cut else whole(r.segments[name]) for r in recordings]
-    instances = [_instances(r, name, c, table) for r, c in zip(recordings, cuts, strict=True)]
-    roles = list(Role) if cut else [Role.BODY]
-    parts = [_part(role, instances, features) for role in roles]
-    survivors = [_survivors(r, name, c) for r, c in zip(recordings, cuts, strict=True)]
-    if any(s != survivors[0] for s in survivors):
+    stretched = [
+        _Stretched(r, name, at_chunks(r.segments[name]) if cut else whole(r.segments[name])) for r in recordings
+    ]
+    instances = [s.instances() for s in stretched]
+    survivors = [s.survivors() for s in stretched]
+    parts = [_part(role, instances, features, table) for role in (list(Role) if cut else [Role.BODY])]
+    if not all(np.array_equal(s, survivors[0]) for s in survivors):
         raise MismatchError(f"{name.value}: different objects outlive it")
-    return Segment(parts=tuple(parts), survivors=np.array(survivors[0], np.int32).reshape(-1, 2))
+    return Segment(parts=tuple(parts), survivors=survivors[0])
 
 
-def _survivors(recording: Recording, name: SegmentName, cut: Cut) -> list[tuple[int, int]]:
-    recorded = recording.segments[name]
-    freed = {e.number for e in recorded.events if e.kind == FREE}
-    found = []
-    for role, _, stretch in cut.stretches:
-        number = 0
-        for event in recorded.events[stretch]:
-            if event.kind == ALLOCATE:
-                if event.number not in freed:
-                    if role in (Role.FORWARD_MIDDLE, Role.BACKWARD_MIDDLE):
-                        raise MismatchError(f"{name.value}: an object of a middle loss chunk outlives the micro-step")
-                    found.append((int(role), number))
-                number += 1
-    return found
+class _Stretched:
+    """A segment of a recording with its cut: where each of its objects is allocated and freed."""
 
+    def __init__(self, recording: Recording, name: SegmentName, cut: Cut) -> None:
+        self.recording, self.name, self.cut = recording, name, cut
+        self.recorded = recording.segments[name]
+        self.ownership = Ownership(recording)
+        self.op, self.number = columns(self.recorded)
+        self.role = np.array([role for role, _, _ in cut.stretches], np.int16)
+        self.chunk = np.array([chunk for _, chunk, _ in cut.stretches])
+        count = len(recording.nbytes)
+        self.home = np.full(count, -1, np.int32)
+        """The stretch in which an object is allocated; -1 where that is in another segment."""
+        self.own = np.zeros(count, np.int32)
+        """Its number among its stretch's allocations."""
+        self.leaving = np.zeros(count, np.int32)
+        """Its rank among the objects of its stretch that a later stretch frees."""
+        death = np.full(count, -1, np.int32)
+        for place, (_, _, stretch) in enumerate(cut.stretches):
+            made = self._numbers(stretch, Op.ALLOCATE)
+            self.home[made] = place
+            self.own[made] = np.arange(len(made))
+            death[self._numbers(stretch, Op.FREE)] = place
+        for place, (_, _, stretch) in enumerate(cut.stretches):
+            made = self._numbers(stretch, Op.ALLOCATE)
+            self.leaving[made] = np.cumsum((death[made] >= 0) & (death[made] != place)) - 1
 
-def _instances(recording: Recording, name: SegmentName, cut: Cut, table: LabelTable) -> list[_Instance]:
-    recorded = recording.segments[name]
-    ownership = Ownership(recording)
-    labels = recording.labels.labels()
-    born: dict[int, tuple[int, int]] = {}
-    leaving: list[dict[int, int]] = []
-    result: list[_Instance] = []
-    for place, (role, chunk, stretch) in enumerate(cut.stretches):
-        owners: list[tuple[tuple[int, int], ...]] = []
-        sizes: list[float] = []
-        own_labels: list[int] = []
-        events = recorded.events[stretch]
-        leaving.append(_leaving(events, set(ownership.survivors[name])))
-        for event in events:
-            if event.kind == ALLOCATE:
-                born[event.number] = (place, len(sizes))
-                owners.append(((Owner.OWN, len(sizes)),))
-                sizes.append(event.nbytes)
-                own_labels.append(table.index(labels[event.label]))
-            elif event.kind == EMPTY_CACHE:
-                owners.append(((Owner.OWN, 0),))
-            else:
-                owners.append(_owner(event, place, cut=cut, born=born, leaving=leaving, ownership=ownership))
-        result.append(
-            _Instance(
-                role=role,
-                chunk=chunk,
-                kinds=np.array([e.kind for e in events], np.int8),
-                owners=owners,
-                sizes=np.array(sizes, np.float64),
-                labels=own_labels,
-                work=_work(recorded, place, len(cut.stretches)),
-            )
+    def _numbers(self, stretch: slice, op: Op) -> NDArray[np.int64]:
+        numbers: NDArray[np.int64] = self.number[stretch][self.op[stretch] == op]
+        return numbers
+
+    def survivors(self) -> NDArray[np.int32]:
+        """Return (k, 2): role and number of each object that outlives the segment."""
+        numbers = self.ownership.survivors[self.name]
+        roles = self.role[self.home[numbers]]
+        if np.isin(roles, _MIDDLES).any():
+            raise MismatchError(f"{self.name.value}: an object of a middle loss chunk outlives the micro-step")
+        return np.stack([roles, self.own[numbers]], axis=1).astype(np.int32)
+
+    def instances(self) -> list[_Instance]:
+        """Return the stretches, their objects named."""
+        return [self._instance(place, stretch) for place, (_, _, stretch) in enumerate(self.cut.stretches)]
+
+    def _instance(self, place: int, stretch: slice) -> _Instance:
+        op, number = self.op[stretch], self.number[stretch]
+        made = self._numbers(stretch, Op.ALLOCATE)
+        owner = np.full((len(op), _WAYS), _NO_WAY, np.int16)
+        index = np.zeros(len(op), np.int32)
+        owner[op != Op.FREE, 0] = Owner.OWN
+        index[op == Op.ALLOCATE] = self.own[made]
+        frees = np.flatnonzero(op == Op.FREE)
+        home = self.home[number[frees]]
+        foreign, inner, outer = frees[home < 0], frees[home == place], frees[(home >= 0) & (home != place)]
+        owner[foreign, 0] = Owner.FOREIGN + self.ownership.segment[number[foreign]]
+        index[foreign] = self.ownership.rank[number[foreign]]
+        owner[inner, 0] = Owner.OWN
+        index[inner] = self.own[number[inner]]
+        index[outer] = self.leaving[number[outer]]
+        home = self.home[number[outer]]
+        role = self.role[home]
+        is_forward = (role >= Role.FORWARD_FIRST) & (role <= Role.FORWARD_LAST)
+        owner[outer, 0] = np.where(home == place - 1, Owner.PREVIOUS, _NO_WAY)
+        same_chunk = is_forward & (self.chunk[home] == self.chunk[place])
+        owner[outer, 1] = np.where(same_chunk, Owner.SAME_CHUNK, _NO_WAY)
+        owner[outer, 2] = np.where(np.isin(role, _MIDDLES), _NO_WAY, Owner.PART + role)
+        return _Instance(
+            role=Role(int(self.role[place])),
+            op=op,
+            owner=owner,
+            index=index,
+            size=self.recording.nbytes[made].astype(np.float64),
+            label=self.recording.label[made],
+            labels=self.recording.labels,
+            work=_work(self.recorded, place, len(self.cut.stretches)),
         )
-    return result
 
 
-def _leaving(events: list[Event], survivors: set[int]) -> dict[int, int]:
-    """Number the objects that a later stretch of the segment frees, in order of allocation: so it names them."""
-    freed = {e.number for e in events if e.kind == FREE}
-    alive = [e.number for e in events if e.kind == ALLOCATE and e.number not in freed | survivors]
-    return {number: rank for rank, number in enumerate(alive)}
-
-
-def _owner(
-    event: Event,
-    place: int,
-    *,
-    cut: Cut,
-    born: dict[int, tuple[int, int]],
-    leaving: list[dict[int, int]],
-    ownership: Ownership,
-) -> tuple[tuple[int, int], ...]:
-    """The ways to name a freed object, the most general first: traces with more chunks rule some of them out."""
-    if event.number not in born:
-        segment, rank = ownership.rank[event.number]
-        return ((Owner.FOREIGN + SEGMENTS.index(segment), rank),)
-    home, index = born[event.number]
-    if home == place:
-        return ((Owner.OWN, index),)
-    role, chunk, _ = cut.stretches[home]
-    index = leaving[home][event.number]
-    ways = []
-    if home == place - 1:
-        ways.append((int(Owner.PREVIOUS), index))
-    if role is not Role.BODY and role <= Role.FORWARD_LAST and cut.stretches[place][1] == chunk:
-        ways.append((int(Owner.SAME_CHUNK), index))
-    if role not in (Role.FORWARD_MIDDLE, Role.BACKWARD_MIDDLE):
-        ways.append((Owner.PART + role, index))
-    return tuple(ways)
+_MIDDLES = (Role.FORWARD_MIDDLE, Role.BACKWARD_MIDDLE)
 
 
 def _work(recorded: Recorded, place: int, stretches: int) -> NDArray[np.float64]:
@@ -224,41 +246,39 @@ def _work(recorded: Recorded, place: int, stretches: int) -> NDArray[np.float64]
     return np.array(recorded.work.get(place, [0.0] * len(Work)))
 
 
-def _part(role: Role, recordings: list[list[_Instance]], features: NDArray[np.float64]) -> Part:
+def _part(role: Role, recordings: list[list[_Instance]], features: NDArray[np.float64], table: LabelTable) -> Part:
     """Fit one role's part from every instance of it in every recording."""
     rows: list[tuple[_Instance, NDArray[np.float64]]] = []
     for instances, row in zip(recordings, features, strict=True):
         rows += [(i, row) for i in instances if i.role is role]
     if not rows:
         raise MismatchError("no trace has a middle loss chunk")
-    first = rows[0][0]
-    for other, _ in rows[1:]:
-        if not np.array_equal(first.kinds, other.kinds):
-            raise MismatchError(f"{role.name}: the order of allocations and frees differs")
-    owners = np.array([_common(ways, role) for ways in zip(*(i.owners for i, _ in rows), strict=True)], np.int32)
+    found = [i for i, _ in rows]
+    first = found[0]
+    if not all(np.array_equal(first.op, other.op) for other in found):
+        raise MismatchError(f"{role.name}: the order of allocations and frees differs")
     design = np.array([row for _, row in rows])
-    sizes = np.array([i.sizes for i, _ in rows])
-    size, worst = fit(design, sizes)
+    size, worst = fit(design, np.array([i.size for i in found]))
     if worst > TOLERANCE_BYTES:
         raise MismatchError(f"{role.name}: sizes are no polynomial of the length (off by {worst:.0f} bytes)")
-    work, _ = fit(design, np.array([i.work for i, _ in rows]), relative=True)
-    owners = owners.reshape(-1, 2)
+    work, _ = fit(design, np.array([i.work for i in found]), relative=True)
+    used, place = np.unique(first.label, return_inverse=True)
+    places = np.array([table.index(first.labels[i]) for i in used], np.int32)
     return Part(
-        op=first.kinds,
-        owner=owners[:, 0].astype(np.int8),
-        index=owners[:, 1].astype(np.int32),
-        size=size,
-        label=np.array(first.labels, np.int32),
-        work=work,
+        op=first.op, owner=_common_owner(role, found), index=first.index, size=size, label=places[place], work=work
     )
 
 
-def _common(ways: tuple[tuple[tuple[int, int], ...], ...], role: Role) -> tuple[int, int]:
-    """The way to name an object that serves in every instance of a part."""
-    for way in ways[0]:
-        if all(way in other for other in ways[1:]):
-            return way
-    raise MismatchError(f"{role.name}: other objects are freed")
+def _common_owner(role: Role, found: list[_Instance]) -> NDArray[np.int8]:
+    """Name each object in the most general way that serves in every instance of a part."""
+    first = found[0]
+    serves = first.owner != _NO_WAY
+    for other in found[1:]:
+        serves &= (other.owner == first.owner) & (other.index == first.index)[:, None]
+    if not serves.any(axis=1).all():
+        raise MismatchError(f"{role.name}: other objects are freed")
+    owner: NDArray[np.int8] = first.owner[np.arange(len(serves)), serves.argmax(axis=1)].astype(np.int8)
+    return owner
 
 
 def fit(

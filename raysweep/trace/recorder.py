@@ -5,10 +5,12 @@ from __future__ import annotations
 import bisect
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
@@ -22,27 +24,31 @@ CUBLAS_WORKSPACE = "cublas_workspace"
 DEVICE = "meta"
 """Tensors of this device stand for the GPU's; all others are the host's."""
 
-ALLOCATE, FREE, EMPTY_CACHE = 0, 1, 2
 _MATRIX_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear"}
 _LOSS_LAYER = -1
 
 
-@dataclass(slots=True)
-class Event:
-    """An allocation, a free, or the cache's emptying."""
+EMPTY_CACHE = -1
+"""The event that stands for ``torch.cuda.empty_cache()``."""
 
-    kind: int
-    number: int
-    """The object's, over the whole recording."""
-    nbytes: int = 0
-    label: int = -1
+
+_Number = TypeVar("_Number", int, NDArray[np.int64])
+
+
+def freed(number: _Number) -> _Number:
+    """Return the event by which an object is freed, and of such an event the object."""
+    return -2 - number
 
 
 @dataclass(slots=True)
 class Recorded:
     """One segment's events."""
 
-    events: list[Event] = field(default_factory=list)
+    events: list[int] = field(default_factory=list)
+    """An object's number where it is allocated, ``freed(number)`` where it dies, or ``EMPTY_CACHE``.
+
+    Objects are numbered as they are allocated, over the whole recording.
+    """
     chunks: list[tuple[int, int, int]] = field(default_factory=list)
     """(place among the events, chunk, number of chunks) at the start of each loss chunk's computation."""
     work: dict[int, list[float]] = field(default_factory=dict)
@@ -58,13 +64,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's _
         """Start with an empty loading segment."""
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own
         self.labels = LabelTable()
+        self.nbytes: list[int] = []
+        """Of every object, by number."""
+        self.label_of: list[int] = []
+        """Every object's label: its place in ``labels``."""
         self.segments: dict[SegmentName, Recorded] = {}
         self.current = Recorded()
         self.category = Category.WEIGHTS
         self._phase = Phase.LOAD
-        self._count = 0
         self._alive: dict[int, _Reference] = {}
-        self._events: dict[int, Event] = {}
         self._layer_starts: list[int] = []
         self._layers: list[int] = []
         self._layer: int | None = None
@@ -108,28 +116,26 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's _
 
     def allocate(self, nbytes: int, label: Label) -> int:
         """Record an allocation without a tensor; return its number for ``release``."""
-        number = self._count
-        self._count += 1
-        event = Event(ALLOCATE, number, nbytes, self.labels.index(label))
-        self.current.events.append(event)
-        self._events[number] = event
+        number = len(self.nbytes)
+        self.nbytes.append(nbytes)
+        self.label_of.append(self.labels.index(label))
+        self.current.events.append(number)
         return number
 
     def release(self, number: int) -> None:
         """Record that an object is freed."""
-        self.current.events.append(Event(FREE, number))
+        self.current.events.append(freed(number))
 
     def empty_cache(self) -> None:
         """Record a ``torch.cuda.empty_cache()``."""
-        self.current.events.append(Event(EMPTY_CACHE, -1))
+        self.current.events.append(EMPTY_CACHE)
 
     def retag(self, tensor: torch.Tensor, category: Category) -> None:
         """Say what a live tensor is for, now that it is known."""
         number = self._number(tensor)
         if number is not None:
-            event = self._events[number]
-            old = self.labels.labels()[event.label]
-            event.label = self.labels.index(Label(category=category, phase=old.phase, layer=old.layer, op=old.op))
+            known = self.labels.label(self.label_of[number])
+            self.label_of[number] = self.labels.index(replace(known, category=category))
 
     def _number(self, tensor: torch.Tensor) -> int | None:
         known = self._alive.get(tensor.untyped_storage()._cdata)
@@ -152,7 +158,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's _
 
     def _gone(self, reference: _Reference) -> None:
         if self._alive.pop(reference.key, None) is not None:
-            self._events.pop(reference.number, None)
             self.release(reference.number)
 
     def label(self, op: str) -> Label:

@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from raysweep.errors import NotForecastError
-from raysweep.memory.program import Category, LabelTable, SegmentName
+from raysweep.memory.program import Category, Label, SegmentName
 from raysweep.setting import AdapterDtype, Checkpointing, Loss, Optimizer, StepSetting, Weights
 from raysweep.step.adapter import base_of
 from raysweep.step.model import build
@@ -30,7 +32,11 @@ class Recording:
 
     length_tokens: int
     segments: dict[SegmentName, Recorded]
-    labels: LabelTable
+    nbytes: NDArray[np.int64]
+    """Of every object, by its number."""
+    label: NDArray[np.int32]
+    """Every object's label: its place in ``labels``."""
+    labels: tuple[Label, ...]
     kernels: dict[str, str]
 
 
@@ -86,7 +92,12 @@ def trace(config: PretrainedConfig, setting: StepSetting, length_tokens: int, *,
         with _layers_known(model, recorder):
             _run(model, setting, length_tokens, recorder, later_micro=later_micro)
     return Recording(
-        length_tokens=length_tokens, segments=recorder.segments, labels=recorder.labels, kernels={"attention": kernel}
+        length_tokens=length_tokens,
+        segments=recorder.segments,
+        nbytes=np.array(recorder.nbytes, np.int64),
+        label=np.array(recorder.label_of, np.int32),
+        labels=recorder.labels.labels(),
+        kernels={"attention": kernel},
     )
 
 
