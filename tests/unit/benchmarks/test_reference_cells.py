@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import reference_cells
-from benchmarks.cells import GROUPS, Cell, cells_of
+from benchmarks.cells import CARDS, GROUPS, Cell, cells_of
 from benchmarks.reference_cells import Measurement
+from benchmarks.tiny import shrunk
 from raysweep.errors import NotForecastError
 from raysweep.records import Measurement as Seen
 from raysweep.records import ProbeState, Prune
@@ -80,7 +81,7 @@ def test_every_cells_adapter_fits_its_model(group: str) -> None:
         if cell.step.adapter.rank and key not in seen:
             seen.add(key)
             plain = replace(cell.step, weights=cells_of("families")[0].step.weights)
-            build(reference_cells.shrunk(load_config(cell.model)), plain, device="meta")
+            build(shrunk(load_config(cell.model)), plain, device="meta")
 
 
 def test_a_probe_id_is_of_one_cell_alone() -> None:
@@ -105,7 +106,7 @@ def test_at_least_thirty_cells_can_be_forecast_over_families_batches_checkpointi
 
 
 def test_the_a100_table_is_capped_as_its_card() -> None:
-    card = reference_cells.CARDS["a100-table"]
+    card = CARDS["a100-table"]
     assert (card.memory_bytes, card.outside_allocator_bytes) == (42_430_000_000, 550_000_000)
     training = [cell for cell in cells_of("a100-table") if cell.length_tokens]
     assert {cell.step.adapter.resident_copies for cell in training} == {1}
