@@ -20,6 +20,7 @@ from raysweep.memory.program import (
 )
 from raysweep.setting import Loss, StepSetting
 from raysweep.trace.compose import MismatchError, compose_segment, fit
+from raysweep.trace.ownership import check_repeats
 from raysweep.trace.tracing import Recording, check_can_trace, trace
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def model_program(
         executor: where to run the traces, side by side if it has several processes; by default here, one after another.
 
     Raises:
-        NotForecastError: the setting names what the trace does not model.
+        NotForecastError: the setting names what the trace does not model, or the model keeps state between steps.
     """
     check_can_trace(setting, config)
     shortest = max(SHORTEST_TOKENS, min(lengths))
@@ -137,6 +138,8 @@ class _Tracer:
         else:
             futures = [self.executor.submit(trace, self.config, self.setting, n, later_micro=later) for n in missing]
             found = [f.result() for f in futures]
+        for recording in found:
+            check_repeats(recording)
         self.recordings |= dict(zip(missing, found, strict=True))
 
     def _piece(self, first: int, last: int, lengths: Sequence[int], *, cut: bool) -> Piece:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from raysweep.memory.program import (
     FEATURES,
-    SEGMENTS,
     Label,
     LabelTable,
     Op,
@@ -25,7 +24,8 @@ from raysweep.memory.program import (
     SegmentName,
     Work,
 )
-from raysweep.trace.recorder import EMPTY_CACHE, Recorded, freed
+from raysweep.trace.ownership import Ownership, columns
+from raysweep.trace.recorder import Recorded
 from raysweep.trace.tracing import Recording
 
 TOLERANCE_BYTES = 0.5
@@ -71,36 +71,6 @@ def _role(index: int, count: int, *, backward: bool) -> Role:
     if index == count - 1:
         return Role.BACKWARD_LAST if backward else Role.FORWARD_LAST
     return Role.BACKWARD_MIDDLE if backward else Role.FORWARD_MIDDLE
-
-
-class Ownership:
-    """Which segment each object of a recording belongs to, and its rank among those that outlive the segment."""
-
-    def __init__(self, recording: Recording) -> None:
-        """Work out the survivors of every segment."""
-        self.survivors: dict[SegmentName, NDArray[np.int64]] = {}
-        """Numbers, in order of allocation."""
-        self.segment = np.full(len(recording.nbytes), -1, np.int16)
-        """Of every object: its segment's place in ``SEGMENTS``."""
-        self.rank = np.full(len(recording.nbytes), -1, np.int32)
-        """Of every object: its rank among the survivors; -1 where it is none."""
-        for name, recorded in recording.segments.items():
-            op, number = columns(recorded)
-            born = number[op == Op.ALLOCATE]
-            alive = np.setdiff1d(born, number[op == Op.FREE])
-            self.survivors[name] = alive
-            self.segment[born] = SEGMENTS.index(name)
-            self.rank[alive] = np.arange(len(alive))
-
-
-def columns(recorded: Recorded) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
-    """Return each event's ``Op`` and its object's number (-1 where there is none)."""
-    events = np.array(recorded.events, np.int64)
-    op = np.full(len(events), Op.FREE, np.int8)
-    op[events >= 0] = Op.ALLOCATE
-    op[events == EMPTY_CACHE] = Op.EMPTY_CACHE
-    number = np.where(op == Op.FREE, freed(events), events)
-    return op, number
 
 
 _WAYS = 3
