@@ -16,8 +16,8 @@ from raysweep.memory.replay import Conditions, Moment, Pass, Replay, Replayer, p
 from raysweep.memory.study import Card, OnCard, judge_on, side_by_side
 from raysweep.setting import AllocatorSetting, StepSetting
 
-EVENTS_UNDER_ALL_CONDITIONS = 4_000_000
-"""A run of more events (some 250 micro-steps of a 7B model) is replayed under the likeliest conditions alone."""
+EVENTS_UNDER_ALL_CONDITIONS = 1_000_000
+"""A run of more events (some 60 micro-steps of a 7B model) is replayed under the likeliest conditions alone."""
 LIKELIEST = 3
 """A fresh process with segments from high addresses to low, a used one, and a fresh one from low to high."""
 MOST_MICRO_STEPS = 20_000
@@ -46,7 +46,7 @@ class DataStage:
     def part(self, micro_batch: int, accumulation: int) -> DataStage:
         """Return the stage, or of a very long one its beginning and the optimizer steps with its longest items."""
         items = MOST_MICRO_STEPS * micro_batch
-        if len(self.tokens) <= items:
+        if self.all_items is not None or len(self.tokens) <= items:
             return self
         window = micro_batch * accumulation
         starts = np.arange(0, len(self.tokens), window)
@@ -131,13 +131,16 @@ class DataRun:
             self.events_played += self.events
         return self._played[conditions]
 
-    def stays_within(self, limit_bytes: int, workspace_bytes: int) -> bool:
-        """Whether the run reserves at most this, likeliest conditions taken; it stops at the first sign that not."""
-        conditions = replace(self.conditions(workspace_bytes)[0], capacity_bytes=max(0, limit_bytes))
+    def stays_within(self, limit_bytes: int, workspace_bytes: int, *, quick: bool = False) -> bool:
+        """Whether the run reserves at most this, and at the first sign that not, no; quickly: as ``on_card``'s."""
+        likely = self.conditions(workspace_bytes)[: 1 if quick else None]
+        return all(self._stays_within(replace(one, capacity_bytes=max(0, limit_bytes))) for one in likely)
+
+    def _stays_within(self, capped: Conditions) -> bool:
         found = self.replayer.run_passes(
             [one for _, one in self._passes],
             accumulation=self.step.accumulation,
-            conditions=conditions,
+            conditions=capped,
             until_retry=True,
         )
         self.events_played += self.events
@@ -160,9 +163,10 @@ class DataRun:
         """Return what becomes of the run on a card of which nothing need be kept free."""
         return self.on_card(card, margin_share=0.0)
 
-    def on_card(self, card: Card, *, margin_share: float) -> OnCard:
-        """Return what becomes of the run on a card."""
-        return judge_on(card, self.play, self._likely(card), margin_share=margin_share)
+    def on_card(self, card: Card, *, margin_share: float, quick: bool = False) -> OnCard:
+        """Return what becomes of the run on a card; quickly: under the likeliest conditions alone."""
+        likely = self.conditions(card.workspace_bytes)[:1] if quick else self._likely(card)
+        return judge_on(card, self.play, likely, margin_share=margin_share)
 
     def fit(self, card: Card, *, margin_share: float) -> DataFit:
         """Return the verdict on a card, and the item at which the run dies there."""

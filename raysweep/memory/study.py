@@ -94,6 +94,14 @@ class OnCard:
     """Where the run dies; None where it finishes, or where that was not asked for."""
 
 
+def hangs_on_capacity(allocator: AllocatorSetting) -> bool:
+    """True where a replay without a capacity says nothing of one at a card's.
+
+    Garbage is collected from a share of the capacity on; blocks that are not split pile up until it is reached.
+    """
+    return allocator.garbage_collection_threshold is not None or allocator.max_split_size_mb is not None
+
+
 def judge_on(
     card: Card,
     play: Callable[[Conditions], Replay],
@@ -114,10 +122,8 @@ def judge_on(
     reserved, runs, retries = 0, True, 0
     failure: Failure | None = None
     for conditions in likely:
-        # Garbage is collected by a share of a capacity: with it there is no replay without one.
-        collects = conditions.allocator.garbage_collection_threshold is not None
         capped_conditions = replace(conditions, capacity_bytes=card.capacity_bytes)
-        free = play(capped_conditions if collects else conditions)
+        free = play(capped_conditions if hangs_on_capacity(conditions.allocator) else conditions)
         reserved = max(reserved, free.peak_reserved_bytes)
         within = free.runs and free.retries == 0 and free.peak_reserved_bytes <= card.capacity_bytes
         if within or not runs:
@@ -182,9 +188,8 @@ class Study:
         low, high = plain.peak_reserved_bytes - slack, plain.peak_reserved_bytes + slack
         if high <= card.budget_bytes(margin_share):
             return Verdict.FITS
-        collects = self.allocator.garbage_collection_threshold is not None
-        if low > card.budget_bytes(margin_share) and high <= card.capacity_bytes and not collects:
-            return Verdict.TIGHT
+        if low > card.budget_bytes(margin_share) and high <= card.capacity_bytes:
+            return None if hangs_on_capacity(self.allocator) else Verdict.TIGHT
         if plain.peak_allocated_bytes > (HOPELESS + NEAR_SHARE) * card.capacity_bytes:
             return Verdict.NO
         return None
