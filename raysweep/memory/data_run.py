@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -12,8 +13,16 @@ from cost.verdict import Verdict
 from raysweep.data.batching import micro_batches
 from raysweep.data.items import Counts
 from raysweep.memory.program import Program
-from raysweep.memory.replay import Conditions, Moment, Pass, Replay, Replayer, possible_conditions
-from raysweep.memory.study import Card, OnCard, judge_on, side_by_side
+from raysweep.memory.replay import (
+    Conditions,
+    Moment,
+    Pass,
+    Replay,
+    Replayer,
+    cublas_workspace_bytes,
+    possible_conditions,
+)
+from raysweep.memory.study import NEAR_SHARE, Card, OnCard, hangs_on_capacity, judge_on, side_by_side
 from raysweep.setting import AllocatorSetting, StepSetting
 
 EVENTS_UNDER_ALL_CONDITIONS = 1_000_000
@@ -153,20 +162,41 @@ class DataRun:
             return possible
         return possible[:LIKELIEST]
 
-    def prepare(self, cards: Sequence[Card]) -> None:
-        """Make the replays that ``on_card`` and ``peaks`` need, side by side."""
-        chips = dict.fromkeys(card.workspace_bytes for card in cards)
-        side_by_side(self.play, [one for chip in chips for one in self.conditions(chip)])
-        side_by_side(self.on_card_without_margin, cards)
-
-    def on_card_without_margin(self, card: Card) -> OnCard:
-        """Return what becomes of the run on a card of which nothing need be kept free."""
-        return self.on_card(card, margin_share=0.0)
+    def prepare(self, cards: Sequence[Card], *, margin_share: float) -> None:
+        """Make the replays that ``on_card`` needs, side by side: first those without a cap, which cards share."""
+        plain = self.play(self._plain)
+        near = [card for card in cards if self._is_near(plain, card, margin_share)]
+        chips = dict.fromkeys(card.workspace_bytes for card in near)
+        if not hangs_on_capacity(self.allocator):
+            side_by_side(self.play, [one for chip in chips for one in self.conditions(chip)])
+        side_by_side(partial(self.on_card, margin_share=margin_share), cards)
 
     def on_card(self, card: Card, *, margin_share: float, quick: bool = False) -> OnCard:
-        """Return what becomes of the run on a card; quickly: under the likeliest conditions alone."""
-        likely = self.conditions(card.workspace_bytes)[:1] if quick else self._likely(card)
-        return judge_on(card, self.play, likely, margin_share=margin_share)
+        """Return what becomes of the run on a card; quickly: under the likeliest conditions alone.
+
+        A long run that is far from the card's edges is judged by one replay without a cap, which all cards share:
+        cuBLAS's workspaces differ by 48 MiB between chips.
+        """
+        own = self.conditions(card.workspace_bytes)
+        if hangs_on_capacity(self.allocator):
+            return judge_on(card, self.play, own[:1] if quick else own, margin_share=margin_share)
+        if self._is_near(self.play(self._plain), card, margin_share):
+            worst = own[0] if quick else max(own, key=lambda one: self.play(one).peak_reserved_bytes)
+            return judge_on(card, self.play, tuple(dict.fromkeys((own[0], worst))), margin_share=margin_share)
+        return judge_on(card, self._play_shared, own[:1], margin_share=margin_share)
+
+    def _play_shared(self, conditions: Conditions) -> Replay:
+        return self.play(self._plain if conditions.capacity_bytes is None else conditions)
+
+    @property
+    def _plain(self) -> Conditions:
+        return self.conditions(cublas_workspace_bytes(None))[0]
+
+    def _is_near(self, plain: Replay, card: Card, margin_share: float) -> bool:
+        slack = NEAR_SHARE * plain.peak_reserved_bytes
+        edges = (card.budget_bytes(margin_share), card.capacity_bytes)
+        short = self.events <= EVENTS_UNDER_ALL_CONDITIONS
+        return short or any(abs(plain.peak_reserved_bytes - edge) <= slack for edge in edges)
 
     def fit(self, card: Card, *, margin_share: float) -> DataFit:
         """Return the verdict on a card, and the item at which the run dies there."""
@@ -185,22 +215,19 @@ class DataRun:
             requested_bytes=found.failure.requested_bytes if found.failure else None,
         )
 
-    def peaks(self, workspace_bytes: int) -> DataPeaks:
-        """Return both peaks on a device without end."""
-        replays = [self.play(one) for one in self.conditions(workspace_bytes)]
-        reserved = [replay.peak_reserved_bytes for replay in replays]
+    def peaks(self) -> DataPeaks:
+        """Return both peaks on a device without end: with a range, where more than one replay was needed."""
+        plain = self.play(self._plain)
+        short = self.events <= EVENTS_UNDER_ALL_CONDITIONS
+        possible = self.conditions(cublas_workspace_bytes(None))
+        reserved = [self.play(one).peak_reserved_bytes for one in possible if short or one in self._played]
         return DataPeaks(
             items=sum(stage.all_items or len(stage.tokens) for stage in self.stages),
             items_played=sum(len(stage.tokens) for stage in self.stages),
-            peak_allocated_bytes=replays[0].peak_allocated_bytes,
-            peak_reserved_bytes=reserved[0],
+            peak_allocated_bytes=plain.peak_allocated_bytes,
+            peak_reserved_bytes=plain.peak_reserved_bytes,
             peak_reserved_range_bytes=(min(reserved), max(reserved)) if min(reserved) != max(reserved) else None,
         )
-
-    def _likely(self, card: Card) -> tuple[Conditions, ...]:
-        possible = self.conditions(card.workspace_bytes)
-        worst = max(possible, key=lambda one: self.play(one).peak_reserved_bytes)
-        return tuple(dict.fromkeys((possible[0], worst)))
 
     def _failing_item(self, moment: Moment) -> tuple[str, int, int]:
         """The stage, place in its file and tokens of the longest item of the micro-batch that dies."""
@@ -214,13 +241,16 @@ class DataRun:
         return len(lengths) * self.replayer.micro_step_events(int(np.median(lengths)))
 
 
+_EPOCH_DUST = 1e-9
+
+
 def _passes(stage: DataStage, micro_batch: int) -> Iterator[Pass]:
     """The stage's whole epochs, and the beginning of a last one that is not whole."""
     lengths = [int(n) for n in micro_batches(stage.tokens, micro_batch)]
-    whole, rest = divmod(stage.epochs, 1)
+    # A number of epochs that was computed is not exact in binary: 2.9999999999 are 3.
+    whole, rest = divmod(stage.epochs + _EPOCH_DUST, 1)
     if whole:
         yield Pass(lengths=lengths, times=int(whole))
-    # A share such as 0.1 is not exact in binary: what is left of it below a millionth is no item.
-    if rest > 1e-6:
-        items = math.ceil(rest * len(stage.tokens) - 1e-6)
+    if rest > 2 * _EPOCH_DUST:
+        items = math.ceil((rest - 2 * _EPOCH_DUST) * len(stage.tokens))
         yield Pass(lengths=[int(n) for n in micro_batches(stage.tokens[:items], micro_batch)])

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
+from cost.lengths import OverLength
 from cost.verdict import Fit
+from raysweep.memory.advice import Advice, advise
+from raysweep.memory.data_run import DataFit, DataRun, DataStage
 from raysweep.memory.longest import Longest, longest_anywhere, longest_of_grid
 from raysweep.memory.program import Program
 from raysweep.memory.replay import Moment, Replay, cublas_workspace_bytes
 from raysweep.memory.study import Card, Study, side_by_side
 from raysweep.setting import AllocatorSetting, StepSetting
 
-__all__ = ["Card", "Forecast", "ForecastRow", "Longest", "Study", "components", "forecast"]
+__all__ = [
+    "Advice",
+    "Card",
+    "DataFit",
+    "DataForecast",
+    "DataStage",
+    "Forecast",
+    "ForecastRow",
+    "Longest",
+    "Study",
+    "components",
+    "forecast",
+    "forecast_data",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +53,27 @@ class ForecastRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DataForecast:
+    """One step over one's own data, item by item, in one process."""
+
+    step: StepSetting
+    name: str
+    """The stages, in order."""
+    items: int
+    """In one epoch of all stages."""
+    items_played: int
+    """Fewer than ``items`` where the data are so many that a part was replayed."""
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    peak_reserved_range_bytes: tuple[int, int] | None
+    fit: dict[str, DataFit]
+    """By flavour."""
+    advice: tuple[Advice, ...] = ()
+    advice_complete: bool = True
+    """False where the run is so long that not every change was tried."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
     """What the programs say."""
 
@@ -46,6 +83,10 @@ class Forecast:
     outside_bytes: dict[str, int]
     outside_is_allowance: dict[str, bool]
     notes: tuple[str, ...] = ()
+    data: tuple[DataForecast, ...] = ()
+    """Of one's own data, where there are any."""
+    rejected: dict[str, str] = field(default_factory=dict)
+    """Flavours that are not forecast, and why."""
 
 
 def forecast(
@@ -90,6 +131,57 @@ def forecast(
         outside_is_allowance={card.flavour: card.outside_is_allowance for card in cards},
         notes=tuple(dict.fromkeys(note for program in programs.values() for note in program.notes)),
     )
+
+
+def forecast_data(
+    programs: Mapping[StepSetting, Program],
+    stages: Sequence[DataStage],
+    cards: Sequence[Card],
+    *,
+    margin_share: float,
+    allocator: AllocatorSetting,
+    over_length: OverLength = OverLength.TRUNCATE,
+    with_advice: bool = True,
+) -> tuple[DataForecast, ...]:
+    """Forecast every step over one's own data on every card, the stages one after another in one process.
+
+    Args:
+        programs: by step; each must cover every item's length.
+        stages: at least one.
+        cards: the devices.
+        margin_share: share of a device's memory kept free.
+        allocator: the allocator's setting.
+        over_length: what becomes of items beyond a limit that is suggested.
+        with_advice: try changes where a card is tight or too small.
+
+    Raises:
+        KeyError: a program does not cover a length.
+    """
+    runs = {step: DataRun(program, stages, allocator) for step, program in programs.items()}
+    for run in runs.values():
+        run.prepare(cards, margin_share=margin_share)
+    found = []
+    for step, run in runs.items():
+        advice: tuple[Advice, ...] = ()
+        complete = True
+        if with_advice:
+            advice, complete = advise(run, cards, runs, margin_share=margin_share, over_length=over_length)
+        peaks = run.peaks()
+        found.append(
+            DataForecast(
+                step=step,
+                name=" + ".join(stage.name for stage in stages),
+                items=peaks.items,
+                items_played=peaks.items_played,
+                peak_allocated_bytes=peaks.peak_allocated_bytes,
+                peak_reserved_bytes=peaks.peak_reserved_bytes,
+                peak_reserved_range_bytes=peaks.peak_reserved_range_bytes,
+                fit={card.flavour: run.fit(card, margin_share=margin_share) for card in cards},
+                advice=advice,
+                advice_complete=complete,
+            )
+        )
+    return tuple(found)
 
 
 def _row_of(study: Study, cards: Sequence[Card], margin_share: float, length_tokens: int) -> ForecastRow:
