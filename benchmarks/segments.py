@@ -29,10 +29,13 @@ class SegmentOrder:
             return
         record = torch.cuda.memory._record_memory_history
         self._whole = "skip_actions" in inspect.signature(record).parameters
-        if self._whole:
-            record(enabled="all", context=None, skip_actions=_OTHER_ACTIONS)
-        else:
-            record(enabled="all", context=None)
+        try:
+            if self._whole:
+                record(enabled="all", context=None, skip_actions=_OTHER_ACTIONS)
+            else:
+                record(enabled="all", context=None)
+        except (TypeError, RuntimeError) as error:  # it is a by-product: without it the run is worth as much
+            self._found = {"error": str(error).splitlines()[0]}
 
     def settle(self) -> None:
         """Note that the first optimizer step is done: most segments of a run are there by then."""
@@ -50,7 +53,7 @@ class SegmentOrder:
             traces = torch.cuda.memory._snapshot().get("device_traces") or [[]]
             torch.cuda.memory._record_memory_history(enabled=None)
             self._found = {"covers": covers, **order_of(max(traces, key=len))}
-        except RuntimeError as error:  # it is a by-product: without it the run is worth as much
+        except RuntimeError as error:  # likewise
             self._found = {"covers": covers, "error": str(error).splitlines()[0]}
 
 
