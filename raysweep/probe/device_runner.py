@@ -177,6 +177,8 @@ class DeviceRunner:
         if key == self._loaded:
             return None
         self._drop_model()
+        # A model that does not fit is told by what its own loading reached, not by an earlier probe's peaks.
+        self._meter.restart()
         started = time.perf_counter()
         make = build if request.step.adapter.rank else build_base
         self._model = make(self._config, request.step, device=self._device.torch_device, seed=self._seed)

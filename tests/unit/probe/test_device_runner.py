@@ -355,3 +355,30 @@ def test_an_emulated_card_loses_what_lives_outside_the_allocator(
 def test_a_larger_card_cannot_be_emulated(config: LlamaConfig) -> None:
     with pytest.raises(MachineError, match="smaller card"):
         DeviceRunner(config, device=FakeCard(), memory_cap_bytes=80_000_000_000)
+
+
+def test_a_model_that_does_not_fit_is_told_by_its_own_loadings_peaks(
+    config: LlamaConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Peaking(FakeCard):
+        peak_bytes = 0
+
+        def reset_peaks(self) -> None:
+            self.peak_bytes = 0
+
+        def usage(self) -> Usage:
+            return replace(super().usage(), peak_allocated_bytes=self.peak_bytes, peak_reserved_bytes=self.peak_bytes)
+
+    card = Peaking()
+    runner = DeviceRunner(config, device=card, pace=QUICK)
+    assert runner.run(train()).state is ProbeState.COMPLETED
+    card.peak_bytes = 20_000_000_000
+
+    def too_large(*args: object, **kwargs: object) -> None:
+        card.peak_bytes += 5_000
+        raise OOM
+
+    monkeypatch.setattr(device_runner, "build", too_large)
+    seen = runner.run(train(replace(STEP, adapter=AdapterSetting(rank=4)))).measurement
+    assert seen is not None
+    assert seen.peak_allocated_bytes == 5_000
