@@ -42,7 +42,7 @@ class Advice:
     helps: bool
     """True where the verdict is better than without the change."""
     frees_most: bool = False
-    """True of the one change, of all that were tried, after which the run reserves least."""
+    """True of the one change, of all that were tried but limits, after which the run reserves least."""
     limit_tokens: int | None = None
     lost_token_share: float | None = None
     """Share of all tokens that are no longer trained on."""
@@ -100,7 +100,8 @@ def _chosen(tried: Sequence[Advice]) -> Iterator[Advice]:
         mine = [advice for advice in tried if advice.helps and advice.kind is kind]
         best = max((advice.verdict for advice in mine), key=lambda verdict: _RANK[verdict], default=None)
         chosen += [advice for advice in mine if advice.verdict is best][:MOST_OF_A_KIND]
-    freeing = max(tried, key=lambda advice: advice.freed_bytes or 0, default=None)
+    others = [advice for advice in tried if advice.kind is not ChangeKind.LIMIT]
+    freeing = max(others, key=lambda advice: advice.freed_bytes or 0, default=None)
     if freeing is not None and (freeing.freed_bytes or 0) > 0:
         if freeing not in chosen:
             chosen.append(freeing)

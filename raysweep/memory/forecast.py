@@ -25,6 +25,7 @@ __all__ = [
     "Forecast",
     "ForecastRow",
     "Longest",
+    "Rejected",
     "Study",
     "components",
     "forecast",
@@ -74,6 +75,15 @@ class DataForecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """A flavour that is not forecast."""
+
+    reason: str
+    usd_per_hour: float | None
+    """Of the whole machine; None where its price is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
     """What the programs say."""
 
@@ -85,8 +95,10 @@ class Forecast:
     notes: tuple[str, ...] = ()
     data: tuple[DataForecast, ...] = ()
     """Of one's own data, where there are any."""
-    rejected: dict[str, str] = field(default_factory=dict)
-    """Flavours that are not forecast, and why."""
+    rejected: dict[str, Rejected] = field(default_factory=dict)
+    """Flavours that are not forecast."""
+    refused: dict[StepSetting, str] = field(default_factory=dict)
+    """Steps that are not forecast, and what of them is not modelled."""
 
 
 def forecast(

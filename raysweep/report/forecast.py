@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from raysweep.report.data_forecast import data_blocks, data_json
 from raysweep.report.labels import FIT_CAPTION, fit_cell, gb, sampled
 from raysweep.report.page import Block, Cell, Heading, Page, Sentence, Tone, table
 from raysweep.space.labels import step_labels
@@ -24,20 +25,31 @@ def forecast_json(forecast: Forecast) -> dict[str, Any]:
             for flavour, size in forecast.outside_bytes.items()
         },
     }
+    if forecast.rejected:
+        data["rejected"] = {
+            flavour: {"reason": rejected.reason, "usd_per_hour": rejected.usd_per_hour}
+            for flavour, rejected in forecast.rejected.items()
+        }
+    if forecast.refused:
+        data["not_forecast"] = [{"step": step.to_dict(), "reason": why} for step, why in forecast.refused.items()]
     data["notes"] = list(forecast.notes)
     if forecast.longest:
         data["longest"] = [_longest_json(longest) for longest in forecast.longest]
+    if forecast.data:
+        data["data"] = [data_json(one) for one in forecast.data]
     return data
 
 
 def forecast_page(forecast: Forecast) -> Page:
     """Return the forecast for people, several hundred lengths boiled down to a few columns."""
-    labels = step_labels([row.step for row in forecast.rows])
+    labels = step_labels([*(row.step for row in forecast.rows), *forecast.refused])
     blocks: list[Block] = [Sentence("Forecast: every number here is computed, none is measured.", Tone.NOTE)]
     if forecast.rows:
         blocks += _peaks(forecast, labels)
         blocks += _verdicts(forecast, labels)
+    blocks += data_blocks(forecast, labels)
     blocks += _outside(forecast)
+    blocks += _left_out(forecast, labels)
     blocks += [Sentence(note, Tone.WARN) for note in forecast.notes]
     return Page(f"Memory of a training step of {forecast.model}", tuple(blocks))
 
@@ -81,12 +93,13 @@ def _verdicts(forecast: Forecast, labels: dict[StepSetting, str]) -> list[Block]
     flavours = tuple(forecast.rows[0].fit)
     if not flavours:
         return []
+    shown = {row.step: labels[row.step] for row in forecast.rows}
     lengths = sampled([row.length_tokens for row in forecast.rows], most=5)
     by_cell = {(row.step, row.length_tokens): row for row in forecast.rows}
     rows: list[tuple[Cell | str, ...]] = [
         (flavour, label, *(fit_cell(by_cell[step, length].fit[flavour]) for length in lengths))
         for flavour in flavours
-        for step, label in labels.items()
+        for step, label in shown.items()
     ]
     columns = ["flavour", "step", *(f"{length:,} tokens" for length in lengths)]
     blocks: list[Block] = [Heading("Does it fit?"), table(columns, rows, FIT_CAPTION)]
@@ -95,7 +108,7 @@ def _verdicts(forecast: Forecast, labels: dict[StepSetting, str]) -> list[Block]
         longest_rows = [
             (flavour, label, *_longest_cells(longest[flavour, step]))
             for flavour in flavours
-            for step, label in labels.items()
+            for step, label in shown.items()
         ]
         columns = ["flavour", "step", ">that fits", ">that runs", "limited by"]
         caption = "Such that it and every shorter length looked at fit, or run at all."
@@ -125,6 +138,17 @@ def _outside(forecast: Forecast) -> list[Block]:
         )
         for size, flavours in allowances.items()
     ]
+
+
+def _left_out(forecast: Forecast, labels: dict[StepSetting, str]) -> list[Block]:
+    blocks: list[Block] = []
+    for flavour, rejected in forecast.rejected.items():
+        price = "price unknown" if rejected.usd_per_hour is None else f"{rejected.usd_per_hour:.2f} USD an hour"
+        blocks.append(Sentence(f"Not forecast: {flavour} ({price}): {rejected.reason}.", Tone.WARN))
+    blocks += [
+        Sentence(f"Not forecast: step {labels[step]}: {reason}", Tone.WARN) for step, reason in forecast.refused.items()
+    ]
+    return blocks
 
 
 def _row_json(row: ForecastRow) -> dict[str, Any]:
