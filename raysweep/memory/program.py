@@ -10,8 +10,9 @@ A program is made from a few traces (``raysweep.trace``) and replayed at any len
 - *parts*: a micro-step with a chunked loss is cut at its chunks, so that the middle ones can be repeated for any number
   of chunks.
 
-Every size is a polynomial of the length: ``bytes = c0 + c1 L + c2 p + c3 L^2``, L the tokens of one item and p the
-tokens of the last, partial loss chunk. So are the operations that a segment performs.
+Every size is a polynomial of the length: ``bytes = c0 + c1 L + c2 p + c3 L^2 + c4 R``, L the tokens of one item, p the
+tokens of the last, partial loss chunk, and R is L rounded up to ``GRAIN_TOKENS``. So are the operations that a segment
+performs.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ from numpy.typing import NDArray
 
 from raysweep.setting import Loss, StepSetting
 
-FEATURES = 4
-"""Terms of a size: 1, L, p, L^2."""
+FEATURES = 5
+"""Terms of a size: 1, L, p, L^2, R."""
+
+GRAIN_TOKENS = 128
+"""To which fused attention rounds the length of two buffers of its backward pass."""
 
 
 class Category(IntEnum):
@@ -231,16 +235,27 @@ class Program:
 
     def chunks(self, length_tokens: int) -> tuple[int, int]:
         """Return the number of loss chunks and the tokens of the last one; (1, 0) where the loss is not chunked."""
-        if self.step.loss is not Loss.CHUNKED:
-            return 1, 0
-        tokens = self.step.micro_batch * (length_tokens - 1)
-        count = max(1, -(-tokens // self.step.loss_chunk_tokens))
-        return count, tokens - (count - 1) * self.step.loss_chunk_tokens
+        return loss_chunks(self.step, length_tokens)
 
     def features(self, length_tokens: int) -> NDArray[np.float64]:
-        """Return (1, L, p, L^2)."""
-        _, partial = self.chunks(length_tokens)
-        return np.array([1.0, length_tokens, partial, float(length_tokens) ** 2])
+        """Return (1, L, p, L^2, R)."""
+        return features(self.step, length_tokens)
+
+
+def loss_chunks(step: StepSetting, length_tokens: int) -> tuple[int, int]:
+    """Return the number of loss chunks and the tokens of the last one; (1, 0) where the loss is not chunked."""
+    if step.loss is not Loss.CHUNKED:
+        return 1, 0
+    tokens = step.micro_batch * (length_tokens - 1)
+    count = max(1, -(-tokens // step.loss_chunk_tokens))
+    return count, tokens - (count - 1) * step.loss_chunk_tokens
+
+
+def features(step: StepSetting, length_tokens: int) -> NDArray[np.float64]:
+    """Return the terms of a size at a length: (1, L, p, L^2, R)."""
+    _, partial = loss_chunks(step, length_tokens)
+    rounded = -(-length_tokens // GRAIN_TOKENS) * GRAIN_TOKENS
+    return np.array([1.0, length_tokens, partial, float(length_tokens) ** 2, rounded])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

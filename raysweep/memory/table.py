@@ -11,7 +11,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from raysweep.errors import ArtifactError
-from raysweep.memory.program import FEATURES, Category, Label, Part, Piece, Program, Segment, SegmentName, Work
+from raysweep.memory.program import (
+    FEATURES,
+    Category,
+    Label,
+    Op,
+    Owner,
+    Part,
+    Piece,
+    Program,
+    Segment,
+    SegmentName,
+    Work,
+)
 from raysweep.setting import StepSetting
 
 _DTYPES = {"op": "<i1", "owner": "<i1", "index": "<i4", "size": "<f8", "label": "<i4", "work": "<f8"}
@@ -51,7 +63,7 @@ PROGRAMS_SCHEMA = pa.schema(
         ("segments", pa.list_(_SEGMENT)),
     ]
 )
-"""``step``, ``versions`` and ``kernels`` are JSON objects; ``size`` and ``work`` hold rows of (1, L, p, L^2) terms."""
+"""``step``, ``versions`` and ``kernels`` are JSON objects; ``size`` and ``work`` hold rows of (1, L, p, L^2, R)."""
 
 
 def table_of(programs: Iterable[Program]) -> pa.Table:
@@ -127,6 +139,8 @@ def _program(row: dict[str, Any]) -> Program:
     for segment in row["segments"]:
         segments.setdefault(segment["piece"], {})[SegmentName(segment["name"])] = _segment(segment)
     fixed = segments[_FIXED]
+    for segment in (s for named in segments.values() for s in named.values()):
+        _check(segment, labels=len(row["labels"]))
     return Program(
         model=row["model"],
         step=StepSetting.from_dict(json.loads(row["step"])),
@@ -160,6 +174,21 @@ def _program(row: dict[str, Any]) -> Program:
 def _segment(row: dict[str, Any]) -> Segment:
     parts = tuple(Part(**{column: _array(part[column], column) for column in _DTYPES}) for part in row["parts"])
     return Segment(parts=parts, survivors=np.frombuffer(row["survivors"], "<i4").reshape(-1, 2))
+
+
+def _check(segment: Segment, *, labels: int) -> None:
+    """Refuse columns that contradict each other."""
+    for part in segment.parts:
+        made = int(np.count_nonzero(part.op == Op.ALLOCATE))
+        if not (len(part.owner) == len(part.index) == len(part.op)):
+            raise ValueError(f"{len(part.op)} events, {len(part.owner)} owners, {len(part.index)} indices")
+        if not (len(part.size) == len(part.label) == made):
+            raise ValueError(f"{made} allocations, {len(part.size)} sizes, {len(part.label)} labels")
+        if made and not 0 <= int(part.label.min()) <= int(part.label.max()) < labels:
+            raise ValueError(f"labels up to {int(part.label.max())}, of {labels}")
+        own = part.index[(part.op == Op.FREE) & (part.owner == Owner.OWN)]
+        if len(own) and not 0 <= int(own.min()) <= int(own.max()) < made:
+            raise ValueError(f"object {int(own.max())} freed, of {made}")
 
 
 def _array(data: bytes, column: str) -> NDArray[Any]:

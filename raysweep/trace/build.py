@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from raysweep.errors import NotForecastError
 from raysweep.memory.program import (
     FEATURES,
+    GRAIN_TOKENS,
     MICRO_SEGMENTS,
     LabelTable,
     Piece,
     Program,
     Segment,
     SegmentName,
+    features,
 )
 from raysweep.setting import Loss, StepSetting
-from raysweep.trace.compose import MismatchError, compose_segment, fit
+from raysweep.trace.compose import MismatchError, SizeMismatchError, compose_segment, fit
 from raysweep.trace.ownership import check_repeats
 from raysweep.trace.tracing import Recording, check_can_trace, trace
 
@@ -28,9 +31,6 @@ if TYPE_CHECKING:
 
 SHORTEST_TOKENS = 2
 """A next token needs a token before it."""
-
-GRAIN_TOKENS = 128
-"""Traced lengths are multiples of it where they can be: fused attention rounds a buffer up to 128 tokens."""
 
 _VERSIONS = ("torch", "transformers", "peft")
 _CHUNKS_TRACED = 4
@@ -66,14 +66,20 @@ def model_program(
         executor: where to run the traces, side by side if it has several processes; by default here, one after another.
 
     Raises:
-        NotForecastError: the setting names what the trace does not model, or the model keeps state between steps.
+        NotForecastError: the setting names what the trace does not model, or the model keeps state between steps, or
+            does other things at each length.
     """
     check_can_trace(setting, config)
     shortest = max(SHORTEST_TOKENS, min(lengths))
     longest = max(SHORTEST_TOKENS, *lengths)
     tracer = _Tracer(model, config, setting, executor)
-    pieces = tracer.pieces(shortest, longest)
-    return tracer.program(pieces)
+    try:
+        return tracer.program(tracer.pieces(shortest, longest))
+    except MismatchError as error:
+        raise NotForecastError(
+            f"The forecast expects a step that does the same at neighbouring lengths; this model's does not ({error}). "
+            "Measure it instead: `raysweep sweep SPACE --out FOLDER --device cuda`."
+        ) from error
 
 
 class _Tracer:
@@ -87,48 +93,43 @@ class _Tracer:
     def pieces(self, shortest: int, longest: int) -> list[Piece]:
         """Cover a range of lengths with as few pieces as its loss chunks and the model's own branches allow."""
         if self.setting.loss is not Loss.CHUNKED or shortest == longest:
-            return self._split(shortest, longest, self._spread, cut=False)
+            return self._split(shortest, longest)
         one_chunk = self.setting.loss_chunk_tokens // self.setting.micro_batch + 1
         pieces: list[Piece] = []
         if shortest <= one_chunk:
-            pieces += self._split(shortest, min(one_chunk, longest), self._spread, cut=False)
+            pieces += self._split(shortest, min(one_chunk, longest))
         if longest > one_chunk:
-            pieces += self._split(max(shortest, one_chunk + 1), longest, self._chunk_counts, cut=True)
+            pieces.append(self._piece(max(shortest, one_chunk + 1), longest, self._chunk_counts(), cut=True))
         return pieces
 
-    def _split(
-        self, first: int, last: int, choose: Callable[[int, int], list[int]], *, cut: bool, depth: int = 0
-    ) -> list[Piece]:
+    def _split(self, first: int, last: int, depth: int = 0) -> list[Piece]:
         """Make one piece of a range, or halve it where its traces do not correspond."""
-        lengths = choose(first, last)
-        self._trace(lengths)
-        try:
-            return [self._piece(first, last, lengths, cut=cut)]
-        except MismatchError:
-            # Where a loss is cut at its chunks, the lengths traced do not hang on the range.
-            if cut or first == last or depth >= _DEEPEST_SPLIT:
-                raise
-            middle = (first + last) // 2
-            return [
-                *self._split(first, middle, choose, cut=cut, depth=depth + 1),
-                *self._split(middle + 1, last, choose, cut=cut, depth=depth + 1),
-            ]
+        for between in (1, 2):
+            # Two lengths between the ends tell a square term; fused attention has none.
+            try:
+                return [self._piece(first, last, _spread(first, last, between), cut=False)]
+            except SizeMismatchError:
+                continue
+            except MismatchError:
+                break
+        if depth >= _DEEPEST_SPLIT:
+            raise MismatchError(f"lengths {first} to {last} do not correspond")
+        # One target token an item needs no copy where several do: such a length often stands alone.
+        middle = first if first == SHORTEST_TOKENS else (first + last) // 2
+        return [*self._split(first, middle, depth + 1), *self._split(middle + 1, last, depth + 1)]
 
-    def _spread(self, first: int, last: int) -> list[int]:
-        """Both ends and a length between, which checks that sizes are affine (or fixes the square term)."""
-        low, high = _grain_up(first, last), _grain_down(last, first)
-        middle = _grain_up((low + high) // 2, high)
-        return sorted({first if last - first < GRAIN_TOKENS else low, middle, high} | ({last} if low > high else set()))
-
-    def _chunk_counts(self, first: int, last: int) -> list[int]:
-        """Lengths of two, three and four chunks (the last two of them four), wherever the range itself lies."""
+    def _chunk_counts(self) -> list[int]:
+        """Lengths of two, three and twice of at least four chunks: whatever the range, cuts tell the chunks apart."""
         chunk, items = self.setting.loss_chunk_tokens, self.setting.micro_batch
-
-        def length(chunks: int, share: float) -> int:
-            tokens = chunk * (chunks - 1) + max(1, int(chunk * share))
-            return _grain_down(tokens // items + 1, (chunk * (chunks - 1)) // items + 2)
-
-        return [length(2, 0.5), length(3, 0.6), length(_CHUNKS_TRACED, 0.3), length(_CHUNKS_TRACED, 0.9)]
+        # Three grains apart, so that what is rounded to a grain shows.
+        most = max(_CHUNKS_TRACED, -(-3 * GRAIN_TOKENS * items // chunk) + 1)
+        wanted = ((2, 0.5, 0), (3, 0.6, 1), (most, 0.3, 0), (most, 0.9, 1))
+        lengths = []
+        for chunks, share, rest in wanted:
+            first, last = chunk * (chunks - 1) // items + 2, chunk * chunks // items + 1
+            target = first + int(share * (last - first))
+            lengths.append(min(range(first, last + 1), key=lambda n: (n % GRAIN_TOKENS != rest, abs(n - target))))
+        return lengths
 
     def _trace(self, lengths: Sequence[int]) -> None:
         missing = [n for n in lengths if n not in self.recordings]
@@ -143,17 +144,20 @@ class _Tracer:
         self.recordings |= dict(zip(missing, found, strict=True))
 
     def _piece(self, first: int, last: int, lengths: Sequence[int], *, cut: bool) -> Piece:
+        self._trace(lengths)
         recordings = [self.recordings[n] for n in lengths]
-        features = np.array([self._features(n) for n in lengths])
+        design = np.array([features(self.setting, n) for n in lengths])
         segments = {
-            name: compose_segment(name, recordings, features, self.table, cut=cut)
+            name: compose_segment(name, recordings, design, self.table, cut=cut)
             for name in MICRO_SEGMENTS
             if name in recordings[0].segments
         }
         blocks = [r.segments[SegmentName.MICRO].host_blocks for r in recordings]
         if any(len(b) != len(blocks[0]) or len(set(b)) > 1 for b in blocks):
             raise MismatchError("checkpoints in host memory differ in number or size")
-        size, _ = fit(features, np.array([[b[0] if b else 0.0] for b in blocks]))
+        size, worst = fit(design, np.array([[b[0] if b else 0.0] for b in blocks]))
+        if worst:
+            raise SizeMismatchError("a checkpoint's size in host memory is no polynomial of the length")
         return Piece(
             first_tokens=first,
             last_tokens=last,
@@ -162,19 +166,14 @@ class _Tracer:
             host_blocks=len(blocks[0]),
         )
 
-    def _features(self, length: int) -> list[float]:
-        tokens = self.setting.micro_batch * (length - 1)
-        partial = tokens - (max(1, -(-tokens // self.setting.loss_chunk_tokens)) - 1) * self.setting.loss_chunk_tokens
-        return [1.0, length, partial if self.setting.loss is Loss.CHUNKED else 0, float(length) ** 2]
-
     def program(self, pieces: Sequence[Piece]) -> Program:
         """Put the pieces together with loading and the optimizer, which are the same at every length."""
         text = self.config.get_text_config()
         recordings = [next(iter(self.recordings.values()))]
-        features = np.array([[1.0, 0, 0, 0]])
+        design = np.eye(1, FEATURES)
 
         def fixed(name: SegmentName) -> Segment:
-            return compose_segment(name, recordings, features, self.table, cut=False)
+            return compose_segment(name, recordings, design, self.table, cut=False)
 
         setup, first_step, step = (fixed(n) for n in (SegmentName.SETUP, SegmentName.FIRST_STEP, SegmentName.STEP))
         return Program(
@@ -194,15 +193,22 @@ class _Tracer:
 _DEEPEST_SPLIT = 12
 
 
-def _grain_up(n: int, limit: int) -> int:
-    """Return the next multiple of the grain, or n itself where that passes the limit."""
-    up = -(-n // GRAIN_TOKENS) * GRAIN_TOKENS
-    return up if up <= limit else n
+def _spread(first: int, last: int, between: int) -> list[int]:
+    """Return both ends of a range and lengths between them, at which rounding to a grain is least like a line."""
+    lengths = {first, last}
+    span = last - first
+    for i in range(1, between + 1):
+        center = first + i * span // (between + 1)
+        near = range(max(first + 1, center - GRAIN_TOKENS // 2), min(last - 1, center + GRAIN_TOKENS // 2) + 1)
+        if near:
+            lengths.add(max(near, key=lambda n: abs(_rounding(n) * span - _line(n, first, last))))
+    return sorted(lengths)
 
 
-def _grain_down(n: int, limit: int) -> int:
-    down = n // GRAIN_TOKENS * GRAIN_TOKENS
-    return down if down >= limit else n
+def _rounding(length: int) -> int:
+    return -length % GRAIN_TOKENS
 
 
-__all__ = ["FEATURES", "GRAIN_TOKENS", "SHORTEST_TOKENS", "installed_versions", "model_program"]
+def _line(n: int, first: int, last: int) -> int:
+    """The line through the rounding at both ends, times their distance."""
+    return _rounding(first) * (last - n) + _rounding(last) * (n - first)

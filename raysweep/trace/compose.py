@@ -36,6 +36,10 @@ class MismatchError(Exception):
     """Traces do not correspond: their lengths belong to different pieces."""
 
 
+class SizeMismatchError(MismatchError):
+    """Events correspond, but their sizes fit no polynomial that these lengths could check."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
     """Where a micro-step is cut: the stretches of events with the role and the chunk of each."""
@@ -111,7 +115,7 @@ def compose_segment(
     Args:
         name: the segment.
         recordings: traces at different lengths.
-        features: (recordings, FEATURES): each one's (1, L, p, L^2).
+        features: (recordings, FEATURES): each one's (1, L, p, L^2, R).
         table: the program's labels, to which the segment's labels are added.
         cut: whether to cut at the loss chunks.
 
@@ -230,8 +234,8 @@ def _part(role: Role, recordings: list[list[_Instance]], features: NDArray[np.fl
     design = np.array([row for _, row in rows])
     size, worst = fit(design, np.array([i.size for i in found]))
     if worst > TOLERANCE_BYTES:
-        raise MismatchError(f"{role.name}: sizes are no polynomial of the length (off by {worst:.0f} bytes)")
-    work, _ = fit(design, np.array([i.work for i in found]), relative=True)
+        raise SizeMismatchError(f"{role.name}: sizes are no polynomial of the length (off by {worst:.0f} bytes)")
+    work, _ = fit(design, np.array([i.work for i in found]), checked=False)
     used, place = np.unique(first.label, return_inverse=True)
     places = np.array([table.index(first.labels[i]) for i in used], np.int32)
     return Part(
@@ -251,39 +255,49 @@ def _common_owner(role: Role, found: list[_Instance]) -> NDArray[np.int8]:
     return owner
 
 
+_WHOLE = 1e-3
+"""A coefficient this near to a whole number is that number."""
+
+_TERMS = ((0,), (0, 1), (0, 4), (0, 2), (0, 1, 2), (0, 1, 3))
+"""The sets of features tried, the simplest first: 1; L; R; p; L and p; L and L^2."""
+
+
 def fit(
-    design: NDArray[np.float64], values: NDArray[np.float64], *, relative: bool = False
+    design: NDArray[np.float64], values: NDArray[np.float64], *, checked: bool = True
 ) -> tuple[NDArray[np.float64], float]:
-    """Fit each column as a polynomial with as few terms as serve: 1; then L; then p; then L^2.
+    """Fit each column as a polynomial of as few features as serve.
 
     Args:
         design: (k, FEATURES).
         values: (k, m).
-        relative: whether the tolerance is a millionth of the value instead of half a byte.
+        checked: whether there must be more lengths than terms, so that a fit can fail, and to half a byte; else to a
+            millionth of the value.
 
     Returns:
-        (m, FEATURES) coefficients, and the largest residual.
+        (m, FEATURES) coefficients, and the largest residual of those that do not fit: 0 where all do.
     """
     columns = values.shape[1]
     result = np.zeros((columns, FEATURES))
     left = np.arange(columns)
+    lengths = len(np.unique(design, axis=0))
     worst = 0.0
-    for terms in map(list, ((0,), (0, 1), (0, 2), (0, 1, 2), (0, 1, 3), (0, 1, 2, 3))):
+    for terms in map(list, _TERMS):
         if not len(left):
             break
         a = design[:, terms]
         scale = np.abs(a).max(axis=0)
         scale[scale == 0] = 1.0
-        if np.linalg.matrix_rank(a / scale) < len(terms):
+        too_many = len(terms) > 1 and len(terms) >= lengths + (0 if checked else 1)
+        if too_many or np.linalg.matrix_rank(a / scale) < len(terms):
             continue
-        solution = np.linalg.lstsq(a / scale, values[:, left], rcond=None)[0]
-        residual = np.abs((a / scale) @ solution - values[:, left]).max(axis=0)
-        tolerance = TOLERANCE_BYTES * (1 if not relative else 0) + 1e-6 * np.abs(values[:, left]).max(axis=0) * relative
-        good = residual <= tolerance
-        result[left[good][:, None], terms] = (solution[:, good] / scale[:, None]).T
-        last, last_terms, last_scale = solution[:, ~good], terms, scale
+        solution = np.linalg.lstsq(a / scale, values[:, left], rcond=None)[0] / scale[:, None]
+        if checked:
+            # Bytes grow by whole bytes a token: what the solver adds to them would show far from the lengths fitted.
+            solution = np.where(np.abs(solution - np.rint(solution)) < _WHOLE, np.rint(solution), solution)
+        residual = np.abs(a @ solution - values[:, left]).max(axis=0)
+        good = residual <= (TOLERANCE_BYTES if checked else 1e-6 * np.abs(values[:, left]).max(axis=0))
+        result[left] = 0.0
+        result[left[:, None], terms] = solution.T
+        worst = float(residual[~good].max()) if not good.all() else 0.0
         left = left[~good]
-        worst = float(residual[~good].max()) if len(left) else 0.0
-    if len(left):
-        result[left[:, None], last_terms] = (last / last_scale[:, None]).T
     return result, worst

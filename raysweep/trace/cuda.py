@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
+from torch.nn.utils import clip_grad
 
 from raysweep.memory.program import Work
 from raysweep.setting import Attention, StepSetting, Weights
@@ -27,7 +28,11 @@ TRACED_ATTENTION = "raysweep_traced"
 
 @contextmanager
 def cuda_paths(recorder: Recorder) -> Iterator[None]:
-    """Within, dropout keeps what CUDA's keeps, and fused attention is known to transformers as ``TRACED_ATTENTION``."""
+    """Within, torch and transformers act as they would on CUDA.
+
+    Dropout keeps what CUDA's keeps, gradients are clipped by ``foreach`` operations, and fused attention is known to
+    transformers as ``TRACED_ATTENTION``.
+    """
     from transformers import AttentionInterface, masking_utils
 
     def attention(  # noqa: PLR0917  transformers' own signature
@@ -50,6 +55,7 @@ def cuda_paths(recorder: Recorder) -> Iterator[None]:
     masking_utils.AttentionMaskInterface.register(TRACED_ATTENTION, no_mask)
     with ExitStack() as replaced:
         replaced.enter_context(_replaced(functional, "dropout", _cuda_dropout))
+        replaced.enter_context(_replaced(clip_grad, "_device_has_foreach_support", lambda _: True))
         if hasattr(masking_utils, "find_packed_sequence_indices"):
             # transformers asks the position ids whether several items are packed into one; a step's items are not.
             replaced.enter_context(_replaced(masking_utils, "find_packed_sequence_indices", no_mask))
