@@ -88,7 +88,7 @@ def _advice(forecast: Forecast, labels: dict[StepSetting, str]) -> list[Block]:
         table(
             ["flavour", "step", "change", "then", ">retries", "at the price of"],
             rows,
-            "Each change was itself forecast, over all of these data. Allocator settings go into the environment variable "
+            "Each change was itself forecast, over all of these data. Allocator settings go into the variable "
             f"{ALLOCATOR_VARIABLE}; expandable segments are expandable_segments:True there.",
         ),
     ]
