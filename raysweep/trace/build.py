@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
@@ -24,9 +25,10 @@ from raysweep.memory.program import (
 from raysweep.setting import Loss, StepSetting
 from raysweep.trace.compose import MismatchError, SizeMismatchError, compose_segment, fit
 from raysweep.trace.ownership import check_repeats
-from raysweep.trace.tracing import Recording, check_can_trace, trace
+from raysweep.trace.tracing import Recording, check_can_trace, trace, traced_model
 
 if TYPE_CHECKING:
+    from peft import PeftModel
     from transformers import PretrainedConfig
 
 SHORTEST_TOKENS = 2
@@ -86,7 +88,9 @@ class _Tracer:
     """Traces of one step, each length once."""
 
     def __init__(self, model: str, config: PretrainedConfig, setting: StepSetting, executor: Executor | None) -> None:
-        self.model, self.config, self.setting, self.executor = model, config, setting, executor
+        self.name, self.config, self.setting, self.executor = model, config, setting, executor
+        self.model: PeftModel | None = None
+        """Built once, where the traces run here."""
         self.table = LabelTable()
         self.recordings: dict[int, Recording] = {}
 
@@ -133,11 +137,15 @@ class _Tracer:
 
     def _trace(self, lengths: Sequence[int]) -> None:
         missing = [n for n in lengths if n not in self.recordings]
-        later = self.setting.accumulation > 1
+        # The optimizer is traced once, at the first length of all.
+        first = [not self.recordings and place == 0 for place in range(len(missing))]
         if self.executor is None:
-            found = [trace(self.config, self.setting, n, later_micro=later) for n in missing]
+            self.model = self.model or traced_model(self.config, self.setting)
+            run = partial(trace, self.config, self.setting, model=self.model)
+            found = [run(n, optimizer=o) for n, o in zip(missing, first, strict=True)]
         else:
-            futures = [self.executor.submit(trace, self.config, self.setting, n, later_micro=later) for n in missing]
+            submit = partial(self.executor.submit, trace, self.config, self.setting)
+            futures = [submit(n, optimizer=o) for n, o in zip(missing, first, strict=True)]
             found = [f.result() for f in futures]
         for recording in found:
             check_repeats(recording)
@@ -177,7 +185,7 @@ class _Tracer:
 
         setup, first_step, step = (fixed(n) for n in (SegmentName.SETUP, SegmentName.FIRST_STEP, SegmentName.STEP))
         return Program(
-            model=self.model,
+            model=self.name,
             step=self.setting,
             max_tokens=getattr(text, "max_position_embeddings", None),
             labels=self.table.labels(),

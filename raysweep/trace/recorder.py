@@ -80,6 +80,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's _
         self._kinds: dict[Any, _OpKind] = {}
         self._known: dict[Any, _Known] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Spare every operation a detour: torch would keep its compiler off the dispatch, and nothing is compiled."""
+        return False
+
     # --- the step's observer
 
     def phase(self, name: Phase) -> None:
@@ -110,6 +115,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's _
     def end(self, name: SegmentName) -> None:
         """Close the current segment under a name."""
         self.segments[name] = self.current
+        self.current = Recorded()
+
+    def drop(self) -> None:
+        """Forget the current segment's events."""
         self.current = Recorded()
 
     # --- events

@@ -65,32 +65,53 @@ def check_can_trace(setting: StepSetting, config: PretrainedConfig) -> None:
         )
 
 
-def trace(config: PretrainedConfig, setting: StepSetting, length_tokens: int, *, later_micro: bool = True) -> Recording:
-    """Run two optimizer steps under fake tensors and return their events.
-
-    Args:
-        config: of a causal language model.
-        setting: the step.
-        length_tokens: tokens of each item.
-        later_micro: whether to trace a micro-step that adds to gradients; needed where accumulation is above 1.
+def traced_model(config: PretrainedConfig, setting: StepSetting) -> PeftModel:
+    """Return a model to trace, of shapes alone, with CUDA's attention.
 
     Raises:
         NotForecastError: the setting names what the trace does not model.
     """
     check_can_trace(setting, config)
-    attention, kernel = traced_attention(setting, config)
+    attention, _ = traced_attention(setting, config)
     model = build(config, setting, device="meta")
     base = base_of(model)
     # A composite model's text part has a config of its own.
     for part in {id(c): c for c in (base.config, base.config.get_text_config())}.values():
         part._attn_implementation = attention
+    return model
+
+
+def trace(
+    config: PretrainedConfig,
+    setting: StepSetting,
+    length_tokens: int,
+    *,
+    optimizer: bool = True,
+    model: PeftModel | None = None,
+) -> Recording:
+    """Run the micro-steps of two optimizer steps on tensors without storage and return their events.
+
+    A micro-step that adds to gradients is among them where the setting accumulates.
+
+    Args:
+        config: of a causal language model.
+        setting: the step.
+        length_tokens: tokens of each item.
+        optimizer: whether to trace the optimizer's steps too; they are the same at every length.
+        model: what ``traced_model`` returns for this config and setting, to be used again; by default it is built.
+
+    Raises:
+        NotForecastError: the setting names what the trace does not model.
+    """
+    model = model or traced_model(config, setting)
+    _, kernel = traced_attention(setting, config)
     recorder = Recorder()
     # A collection in the middle of a step would move frees; the step itself frees by reference counts, as on a device.
     with _no_gc(), cuda_paths(recorder), recorder:
         _load(model, setting, recorder)
         recorder.end(SegmentName.SETUP)
         with _layers_known(model, recorder):
-            _run(model, setting, length_tokens, recorder, later_micro=later_micro)
+            _run(model, setting, length_tokens, recorder, optimizer=optimizer)
     return Recording(
         length_tokens=length_tokens,
         segments=recorder.segments,
@@ -177,7 +198,7 @@ class _CountingHostStore:
         return torch.empty(handle[0], dtype=handle[1], device=DEVICE)
 
 
-def _run(model: PeftModel, setting: StepSetting, length: int, recorder: Recorder, *, later_micro: bool) -> None:
+def _run(model: PeftModel, setting: StepSetting, length: int, recorder: Recorder, *, optimizer: bool) -> None:
     host = _CountingHostStore(recorder) if setting.checkpointing is Checkpointing.CPU else None
     training = TrainingStep(model, setting, observer=recorder, host_store=host)
 
@@ -194,8 +215,13 @@ def _run(model: PeftModel, setting: StepSetting, length: int, recorder: Recorder
         micro_step()
         gradients_known()
         recorder.end(SegmentName.FIRST_MICRO if first else SegmentName.MICRO)
-        if first and later_micro:
+        if first and setting.accumulation > 1:
             micro_step()
             recorder.end(SegmentName.LATER_MICRO)
-        training.optimizer_step()
-        recorder.end(SegmentName.FIRST_STEP if first else SegmentName.STEP)
+        if optimizer:
+            training.optimizer_step()
+            recorder.end(SegmentName.FIRST_STEP if first else SegmentName.STEP)
+        else:
+            training.reset()
+            recorder.drop()
+    training.close()

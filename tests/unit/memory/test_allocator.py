@@ -124,8 +124,9 @@ def test_a_request_fails_only_when_nothing_whole_is_left_to_give_back(program, r
     if heap.malloc(request) != NO_MEMORY:
         return
     blocks = heap.snapshot()
-    ends = [b.starts_segment for b in blocks[1:]] + [True]
-    assert not any(b.state is BlockState.FREE and b.starts_segment and end for b, end in zip(blocks, ends, strict=True))
+    for block, following in zip(blocks, [*blocks[1:], None][: len(blocks)], strict=True):
+        is_whole = block.starts_segment and (following is None or following.starts_segment)
+        assert not (is_whole and block.state is BlockState.FREE)
     assert heap.retries == before + 1
     assert heap.failed_request_bytes == round_size(request)
     assert heap.reserved_bytes + segment_size(round_size(request)) > capacity
