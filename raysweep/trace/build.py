@@ -144,8 +144,8 @@ class _Tracer:
             run = partial(trace, self.config, self.setting, model=self.model)
             found = [run(n, optimizer=o) for n, o in zip(missing, first, strict=True)]
         else:
-            submit = partial(self.executor.submit, trace, self.config, self.setting)
-            futures = [submit(n, optimizer=o) for n, o in zip(missing, first, strict=True)]
+            run = partial(trace, self.config, self.setting)
+            futures = [self.executor.submit(run, n, optimizer=o) for n, o in zip(missing, first, strict=True)]
             found = [f.result() for f in futures]
         for recording in found:
             check_repeats(recording)

@@ -17,6 +17,7 @@ from raysweep.memory.program import Category, Label, SegmentName
 from raysweep.setting import AdapterDtype, Checkpointing, Loss, Optimizer, StepSetting, Weights
 from raysweep.step.adapter import base_of
 from raysweep.step.model import build
+from raysweep.step.observer import Phase
 from raysweep.step.training import TrainingStep
 from raysweep.trace.cuda import cuda_paths, traced_attention
 from raysweep.trace.recorder import DEVICE, Recorded, Recorder
@@ -203,6 +204,8 @@ def _run(model: PeftModel, setting: StepSetting, length: int, recorder: Recorder
     training = TrainingStep(model, setting, observer=recorder, host_store=host)
 
     def micro_step() -> None:
+        # The tokens are the micro-step's own: they come before the step says that its forward pass begins.
+        recorder.phase(Phase.FORWARD)
         ids = torch.zeros((setting.micro_batch, length), dtype=torch.int64, device=DEVICE)
         training.micro_step(ids, ids)
 

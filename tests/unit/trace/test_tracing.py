@@ -54,6 +54,14 @@ def test_dropout_keeps_a_byte_an_element(tiny):
     assert more[1] - more[0] == length * (2 * inputs - 768)
 
 
+def test_the_tokens_are_the_micro_steps_own(tiny):
+    program = model_program("tiny", tiny(), StepSetting(adapter=RANK_8), [64, 2000])
+    for name in (SegmentName.FIRST_MICRO, SegmentName.MICRO):
+        (part,) = program.pieces[0].segments[name].parts
+        phases = {program.labels[i].phase for i in part.label}
+        assert phases == {"forward", "loss", "backward"}
+
+
 def test_resident_copies_add_their_own_size(tiny):
     one, three = (peaks(tiny(), StepSetting(adapter=AdapterSetting(rank=8, resident_copies=n)), 200) for n in (1, 3))
     assert three.components_bytes[Category.ADAPTER] == pytest.approx(
