@@ -237,6 +237,15 @@ class Program:
         """Return the number of loss chunks and the tokens of the last one; (1, 0) where the loss is not chunked."""
         return loss_chunks(self.step, length_tokens)
 
+    def host_bytes(self, length_tokens: int) -> int:
+        """Return the pinned host memory that checkpoints take: every block is rounded up to a power of two.
+
+        Source: aten/src/ATen/core/CachingHostAllocator.h, which serves a request from a block of the next power of two.
+        """
+        piece = self.piece(length_tokens)
+        block_bytes = round(float(piece.host_block @ self.features(length_tokens)))
+        return piece.host_blocks * (1 << (block_bytes - 1).bit_length()) if block_bytes else 0
+
     def features(self, length_tokens: int) -> NDArray[np.float64]:
         """Return (1, L, p, L^2, R)."""
         return features(self.step, length_tokens)

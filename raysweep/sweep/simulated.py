@@ -90,6 +90,7 @@ class SimulatedRunner:
                 state=ProbeState.COMPLETED, measurement=measurement, probe_seconds=time.perf_counter() - started
             )
         moment, asked_bytes = replay.failure.moment, replay.failure.requested_bytes
+        in_data = bool(request.item_tokens) and not replay.failure.loading
         return Outcome(
             state=ProbeState.PRUNED,
             reason="oom",
@@ -97,7 +98,7 @@ class SimulatedRunner:
             prune=Prune(
                 phase=moment.phase,
                 requested_bytes=asked_bytes,
-                item=moment.item if request.item_tokens else None,
+                item=moment.item if in_data else None,
             ),
             measurement=measurement,
             probe_seconds=time.perf_counter() - started,
@@ -136,6 +137,7 @@ class SimulatedRunner:
             peak_reserved_bytes=replay.peak_reserved_bytes,
             outside_allocator_bytes=outside_bytes,
             allocation_retries=replay.retries,
+            host_bytes=max(program.host_bytes(n) for n in set(lengths)) or None,
             step_seconds=tuple(step_seconds),
             micro_step_seconds=tuple(micro_steps),
             tokens_per_second=rate,
