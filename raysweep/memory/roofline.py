@@ -15,7 +15,7 @@ from cost.domain import Device
 from raysweep.memory.program import Program, SegmentName, Work, flatten
 
 # Fitted to the medians of 17 LoRA steps of two models measured on one NVIDIA H200 (torch 2.11, transformers 5.17; the
-# same cells as tests/golden): within 15 % on 14 of them, within 25 % on all. Other chips are taken to reach the same
+# same cells as tests/golden): within 15 % on 15 of them, within 26 % on all. Other chips are taken to reach the same
 # shares.
 MATRIX_EFFICIENCY = 0.75
 """Share of the dense bf16 peak that matrix products reach, and of the fp32 peak that fp32 ones do."""
