@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cost.lengths import OverLength
@@ -76,17 +76,41 @@ def advise(
     adviser = _Adviser(run, margin_share, over_length)
     wanting = [card for card in cards if adviser.before(card).fit.verdict is not Verdict.FITS]
     tried: dict[str, list[Advice]] = {card.flavour: [] for card in wanting}
-    for changes in (adviser.changes.levers, adviser.changes.orders, adviser.changes.paddings):
-        for group in adviser.affordable(changes()) if wanting else ():
-            looking = [card for card in wanting if _fitting(tried[card.flavour], group[0].kind) < MOST_OF_A_KIND]
-            for advice in adviser.try_all(group, looking):
-                tried[advice.flavour].append(advice)
-    for card, limits in zip(wanting, side_by_side(adviser.limits, wanting), strict=True):
-        tried[card.flavour] += [adviser.try_on(change, card) for change in limits]
+    _try_each(adviser, (adviser.changes.levers,), wanting, tried)
+    fits_expanding = {
+        card.flavour
+        for card in wanting
+        if any(one.kind is ChangeKind.ALLOCATOR and one.verdict is Verdict.FITS for one in tried[card.flavour])
+    }
+    searches = [(card, False) for card in wanting]
+    if not run.allocator.expandable_segments:
+        searches += [(card, True) for card in wanting if card.flavour not in fits_expanding]
+    for (card, _), limit in zip(searches, side_by_side(lambda one: adviser.limit(*one), searches), strict=True):
+        best = max((one.limit_tokens or 0 for one in tried[card.flavour]), default=0)
+        if limit is not None and (limit.limit_tokens or 0) > best:
+            tried[card.flavour].append(adviser.try_on(limit, card))
+    # Orders and paddings come last, since a long run may leave no time for them all.
+    _try_each(adviser, (adviser.changes.orders, adviser.changes.paddings), wanting, tried)
     for change in adviser.changes.steps(others):
         for card in wanting:
             tried[card.flavour].append(adviser.try_on(change, card))
     return tuple(advice for card in wanting for advice in _chosen(tried[card.flavour])), not adviser.is_spent
+
+
+def _try_each(
+    adviser: _Adviser,
+    kinds: Sequence[Callable[[], Sequence[Change]]],
+    wanting: Sequence[Card],
+    tried: Mapping[str, list[Advice]],
+) -> None:
+    """Try each kind of change on the cards that do not have enough of it yet."""
+    for changes in kinds:
+        for group in adviser.affordable(changes()) if wanting else ():
+            looking = [card for card in wanting if _fitting(tried[card.flavour], group[0].kind) < MOST_OF_A_KIND]
+            if not looking:
+                break
+            for advice in adviser.try_all(group, looking):
+                tried[advice.flavour].append(advice)
 
 
 def _fitting(tried: Sequence[Advice], kind: ChangeKind) -> int:
@@ -134,23 +158,22 @@ class _Adviser:
 
     def try_all(self, changes: Sequence[Change], cards: Sequence[Card]) -> list[Advice]:
         """Forecast changed runs on several cards."""
-        # One replay without a cap serves all cards of a chip: those come first, lest two threads make the same one.
-        free = [
-            (change.run, change.run.conditions(chip)[0])
-            for change in changes
-            if not hangs_on_capacity(change.run.allocator)
-            for chip in dict.fromkeys(card.workspace_bytes for card in cards)
-        ]
-        side_by_side(lambda pair: pair[0].play(pair[1]), free)
-        return side_by_side(lambda pair: self.try_on(*pair), [(one, card) for one in changes for card in cards])
+        # A change after which more is reserved than before is none to suggest: its replay ends where that shows.
+        before = self.run.peaks().peak_reserved_bytes
+
+        def frees(change: Change) -> bool:
+            return hangs_on_capacity(change.run.allocator) or change.run.stays_within(before, quick=True)
+
+        hopeful = [one for one, good in zip(changes, side_by_side(frees, changes), strict=True) if good]
+        return side_by_side(lambda pair: self.try_on(*pair), [(one, card) for one in hopeful for card in cards])
 
     def try_on(self, change: Change, card: Card) -> Advice:
-        """Forecast a changed run on a card: under the likeliest conditions, and under all where those are better."""
+        """Forecast a changed run on a card: under the likeliest conditions, and under all where it fits under those."""
         before = self.run.on_card(card, margin_share=self.margin_share, quick=True)
         after = change.run.on_card(card, margin_share=self.margin_share, quick=True)
         freed = after.fit.headroom_bytes - before.fit.headroom_bytes
         rank = _RANK[self.before(card).fit.verdict]
-        if _RANK[after.fit.verdict] > rank:
+        if _RANK[after.fit.verdict] > rank and after.fit.verdict is Verdict.FITS:
             after = change.run.on_card(card, margin_share=self.margin_share)
         return Advice(
             flavour=card.flavour,
@@ -170,16 +193,10 @@ class _Adviser:
             step=change.step,
         )
 
-    def limits(self, card: Card) -> list[Change]:
-        """Return the longest limit that fits, and the one with expandable segments where those allow a longer one."""
+    def limit(self, card: Card, expandable: bool) -> Change | None:
+        """Return the longest limit that fits, with expandable segments or as the run is."""
         budget = card.budget_bytes(self.margin_share)
-        plain = self.changes.limit(card, budget, may_go_on=self._may_go_on)
-        if self.run.allocator.expandable_segments:
-            return [plain] if plain else []
-        both = self.changes.limit(card, budget, may_go_on=self._may_go_on, expandable=True)
-        if plain and both and (both.limit_tokens or 0) <= (plain.limit_tokens or 0):
-            both = None
-        return [change for change in (plain, both) if change is not None]
+        return self.changes.limit(card, budget, may_go_on=self._may_go_on, expandable=expandable)
 
 
 def _share_below(share: float) -> str:

@@ -17,7 +17,9 @@ from raysweep.memory.study import Card
 from raysweep.setting import AllocatorSetting, StepSetting
 
 LIMIT_GRAIN_TOKENS = 64
-PADDINGS_TOKENS = (64, 128, 256, 512, 1024)
+LIMITS = 64
+"""A limit is sought among about as many, multiples of the grain: to a 64th of the longest item where that is more."""
+PADDINGS_TOKENS = (64, 128, 256, 512)
 GARBAGE_THRESHOLDS = (0.8, 0.6)
 SPLIT_SIZES_MB = (512, 128)
 BUCKET_STEPS = 50
@@ -163,7 +165,8 @@ class Changes:
         allocator = replace(self.run.allocator, expandable_segments=True) if expandable else self.run.allocator
         first = max(LIMIT_GRAIN_TOKENS, min(piece.first_tokens for piece in self.run.program.pieces))
         longest = max(int(stage.tokens.max()) for stage in self.run.stages)
-        limits = range(-(-first // LIMIT_GRAIN_TOKENS) * LIMIT_GRAIN_TOKENS, longest, LIMIT_GRAIN_TOKENS)
+        grain = max(1, longest // LIMITS // LIMIT_GRAIN_TOKENS) * LIMIT_GRAIN_TOKENS
+        limits = range(-(-first // grain) * grain, longest, grain)
 
         def alone(limit: int) -> bool:
             # An item of that length in a steady state: milliseconds, and a run that holds one needs no less.

@@ -140,20 +140,34 @@ class DataRun:
             self.events_played += self.events
         return self._played[conditions]
 
-    def stays_within(self, limit_bytes: int, workspace_bytes: int, *, quick: bool = False) -> bool:
-        """Whether the run reserves at most this, and at the first sign that not, no; quickly: as ``on_card``'s."""
-        likely = self.conditions(workspace_bytes)[: 1 if quick else None]
-        return all(self._stays_within(replace(one, capacity_bytes=max(0, limit_bytes))) for one in likely)
+    def stays_within(self, limit_bytes: int, workspace_bytes: int | None = None, *, quick: bool = False) -> bool:
+        """Whether the run reserves at most this; the replay ends at the first sign that it does not.
 
-    def _stays_within(self, capped: Conditions) -> bool:
+        Args:
+            limit_bytes: what the allocator may reserve.
+            workspace_bytes: of the card's chip; None is the one whose replays cards far from their edges share.
+            quick: as ``on_card``'s.
+        """
+        chip = cublas_workspace_bytes(None) if workspace_bytes is None else workspace_bytes
+        likely = self.conditions(chip)[: 1 if quick else None]
+        return all(self._stays_within(max(0, limit_bytes), one) for one in likely)
+
+    def _stays_within(self, limit_bytes: int, conditions: Conditions) -> bool:
+        if conditions in self._played:
+            return self._played[conditions].peak_reserved_bytes <= limit_bytes
         found = self.replayer.run_passes(
             [one for _, one in self._passes],
             accumulation=self.step.accumulation,
-            conditions=capped,
+            conditions=replace(conditions, capacity_bytes=limit_bytes),
             until_retry=True,
         )
-        self.events_played += self.events
-        return found.runs and found.retries == 0
+        within = found.runs and found.retries == 0
+        if within and not hangs_on_capacity(self.allocator):
+            # No capacity was felt: without one the run is the same.
+            self._played[conditions] = found
+        # A replay that ended early took some part of a whole one's time: a third is a guess that need not be good.
+        self.events_played += self.events if within else self.events // 3
+        return within
 
     def conditions(self, workspace_bytes: int) -> tuple[Conditions, ...]:
         """Return what the run's process may be like, likeliest first: fewer ways where the run is long."""

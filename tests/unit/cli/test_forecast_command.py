@@ -25,7 +25,7 @@ CONFIG = {
     "tie_word_embeddings": False,
 }
 SPACE = """
-model: ./tiny
+model: ../tiny
 step: {accumulation: 2, loss: full}
 flavours:
   - {name: lab/small, memory_bytes: 180000000, outside_allocator_bytes: 20000000}
@@ -41,8 +41,9 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPat
 
 
 def _space(folder: Path, text: str = SPACE) -> Path:
-    (folder / "tiny").mkdir()
-    (folder / "tiny" / "config.json").write_text(json.dumps(CONFIG))
+    model = folder.parent / "tiny"
+    model.mkdir(exist_ok=True)
+    (model / "config.json").write_text(json.dumps(CONFIG))
     file = folder / "space.yaml"
     file.write_text(text)
     return file
