@@ -24,7 +24,7 @@ from raysweep.memory.program import (
 )
 from raysweep.setting import Loss, StepSetting
 from raysweep.trace.compose import MismatchError, SizeMismatchError, compose_segment, fit
-from raysweep.trace.ownership import check_repeats
+from raysweep.trace.ownership import check_repeats, is_alike
 from raysweep.trace.tracing import Recording, check_can_trace, trace, traced_model
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ class _Tracer:
     def __init__(self, model: str, config: PretrainedConfig, setting: StepSetting, executor: Executor | None) -> None:
         self.name, self.config, self.setting, self.executor = model, config, setting, executor
         self.model: PeftModel | None = None
-        """Built once, where the traces run here."""
+        """Built once, where the traces run here and a model may be used again."""
+        self.all_whole = False
         self.table = LabelTable()
         self.recordings: dict[int, Recording] = {}
 
@@ -136,19 +137,25 @@ class _Tracer:
         return lengths
 
     def _trace(self, lengths: Sequence[int]) -> None:
-        missing = [n for n in lengths if n not in self.recordings]
-        # The optimizer is traced once, at the first length of all.
-        first = [not self.recordings and place == 0 for place in range(len(missing))]
+        """Trace the lengths not yet traced: the longest one whole, the others as far as it takes."""
+        missing = sorted((n for n in lengths if n not in self.recordings), reverse=True)
+        whole = [self.all_whole or (not self.recordings and place == 0) for place in range(len(missing))]
         if self.executor is None:
-            self.model = self.model or traced_model(self.config, self.setting)
+            if not self.all_whole:
+                self.model = self.model or traced_model(self.config, self.setting)
             run = partial(trace, self.config, self.setting, model=self.model)
-            found = [run(n, optimizer=o) for n, o in zip(missing, first, strict=True)]
+            found = [run(n, whole=w) for n, w in zip(missing, whole, strict=True)]
         else:
             run = partial(trace, self.config, self.setting)
-            futures = [self.executor.submit(run, n, optimizer=o) for n, o in zip(missing, first, strict=True)]
+            futures = [self.executor.submit(run, n, whole=w) for n, w in zip(missing, whole, strict=True)]
             found = [f.result() for f in futures]
         for recording in found:
             check_repeats(recording)
+        if not self.recordings and found and not self.all_whole and not is_alike(found[0]):
+            # A first micro-step like no other: every length must show its own, of a new model, and what comes after.
+            self.all_whole, self.model = True, None
+            self._trace(lengths)
+            return
         self.recordings |= dict(zip(missing, found, strict=True))
 
     def _piece(self, first: int, last: int, lengths: Sequence[int], *, cut: bool) -> Piece:

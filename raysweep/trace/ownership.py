@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from raysweep.errors import NotForecastError
 from raysweep.memory.program import SEGMENTS, Category, Op, SegmentName
-from raysweep.trace.recorder import EMPTY_CACHE, Recorded, freed
+from raysweep.trace.recorder import CUBLAS_WORKSPACE, EMPTY_CACHE, Recorded, freed
 from raysweep.trace.tracing import Recording
 
 
@@ -42,6 +42,21 @@ class Ownership:
             self.foreign[name] = np.setdiff1d(gone, born)
             self.segment[born] = SEGMENTS.index(name)
             self.rank[alive] = np.arange(len(alive))
+
+
+def is_alike(recording: Recording) -> bool:
+    """Return whether the micro-step after an optimizer's step did what the first one did, cuBLAS's workspaces apart."""
+    workspace = np.array([label.op == CUBLAS_WORKSPACE for label in recording.labels])[recording.label]
+    found = []
+    for name in (SegmentName.FIRST_MICRO, SegmentName.MICRO):
+        op, number = columns(recording.segments[name])
+        kept = (number < 0) | ~workspace[number]
+        op, number = op[kept], number[kept]
+        born = number[op == Op.ALLOCATE]
+        # Objects by their place among the segment's own; those of earlier segments by their number.
+        own = np.isin(number, born)
+        found.append((op, np.where(own, np.searchsorted(born, number), -1 - number), recording.nbytes[born]))
+    return all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
 
 
 def check_repeats(recording: Recording) -> None:

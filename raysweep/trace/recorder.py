@@ -117,6 +117,28 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's _
         self.segments[name] = self.current
         self.current = Recorded()
 
+    def repeat(self, name: SegmentName, again: SegmentName) -> None:
+        """Add a segment that does what another did, with objects of its own, but takes no workspace: those are kept."""
+        done = self.segments[name]
+        copies: dict[int, int] = {}
+        repeated = Recorded(work=done.work, host_blocks=done.host_blocks)
+        places = []
+        for event in done.events:
+            places.append(len(repeated.events))
+            if event == EMPTY_CACHE:
+                repeated.events.append(event)
+            elif event < 0:
+                number = freed(event)
+                repeated.events.append(freed(copies.get(number, number)))
+            elif self.labels.label(self.label_of[event]).op != CUBLAS_WORKSPACE:
+                copies[event] = len(self.nbytes)
+                repeated.events.append(len(self.nbytes))
+                self.nbytes.append(self.nbytes[event])
+                self.label_of.append(self.label_of[event])
+        places.append(len(repeated.events))
+        repeated.chunks = [(places[place], index, count) for place, index, count in done.chunks]
+        self.segments[again] = repeated
+
     def drop(self) -> None:
         """Forget the current segment's events."""
         self.current = Recorded()

@@ -87,7 +87,7 @@ def trace(
     setting: StepSetting,
     length_tokens: int,
     *,
-    optimizer: bool = True,
+    whole: bool = True,
     model: PeftModel | None = None,
 ) -> Recording:
     """Run the micro-steps of two optimizer steps on tensors without storage and return their events.
@@ -98,7 +98,8 @@ def trace(
         config: of a causal language model.
         setting: the step.
         length_tokens: tokens of each item.
-        optimizer: whether to trace the optimizer's steps too; they are the same at every length.
+        whole: whether to trace the optimizer's steps too, which are the same at every length, and the micro-step after
+            them; else that one is taken to do what the first one did.
         model: what ``traced_model`` returns for this config and setting, to be used again; by default it is built.
 
     Raises:
@@ -112,7 +113,7 @@ def trace(
         _load(model, setting, recorder)
         recorder.end(SegmentName.SETUP)
         with _layers_known(model, recorder):
-            _run(model, setting, length_tokens, recorder, optimizer=optimizer)
+            _run(model, setting, length_tokens, recorder, whole=whole)
     return Recording(
         length_tokens=length_tokens,
         segments=recorder.segments,
@@ -199,7 +200,7 @@ class _CountingHostStore:
         return torch.empty(handle[0], dtype=handle[1], device=DEVICE)
 
 
-def _run(model: PeftModel, setting: StepSetting, length: int, recorder: Recorder, *, optimizer: bool) -> None:
+def _run(model: PeftModel, setting: StepSetting, length: int, recorder: Recorder, *, whole: bool) -> None:
     host = _CountingHostStore(recorder) if setting.checkpointing is Checkpointing.CPU else None
     training = TrainingStep(model, setting, observer=recorder, host_store=host)
 
@@ -214,17 +215,21 @@ def _run(model: PeftModel, setting: StepSetting, length: int, recorder: Recorder
             if parameter.grad is not None:
                 recorder.retag(parameter.grad, Category.GRADIENTS)
 
-    for first in (True, False):
+    micro_step()
+    gradients_known()
+    recorder.end(SegmentName.FIRST_MICRO)
+    if setting.accumulation > 1:
+        micro_step()
+        recorder.end(SegmentName.LATER_MICRO)
+    if whole:
+        training.optimizer_step()
+        recorder.end(SegmentName.FIRST_STEP)
         micro_step()
         gradients_known()
-        recorder.end(SegmentName.FIRST_MICRO if first else SegmentName.MICRO)
-        if first and setting.accumulation > 1:
-            micro_step()
-            recorder.end(SegmentName.LATER_MICRO)
-        if optimizer:
-            training.optimizer_step()
-            recorder.end(SegmentName.FIRST_STEP if first else SegmentName.STEP)
-        else:
-            training.reset()
-            recorder.drop()
+        recorder.end(SegmentName.MICRO)
+        training.optimizer_step()
+        recorder.end(SegmentName.STEP)
     training.close()
+    recorder.drop()
+    if not whole:
+        recorder.repeat(SegmentName.FIRST_MICRO, SegmentName.MICRO)

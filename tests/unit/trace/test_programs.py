@@ -32,7 +32,7 @@ SETTINGS = {
     ),
     "full-fp32": StepSetting(**PLAIN, checkpointing=Checkpointing.GPU, weights=Weights.FP32),
 }
-LENGTHS = (5, 258, 700, 1283, 1499)
+LENGTHS = (5, 258, 777, 1499)
 """Odd ones, and such as have from one loss chunk to six, or 18 where there are three items."""
 
 

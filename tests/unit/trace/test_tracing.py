@@ -243,3 +243,39 @@ def test_a_model_that_replaces_a_tensor_at_every_step_is_refused(tiny, monkeypat
     monkeypatch.setattr(modeling_llama.LlamaMLP, "forward", replacing)
     with pytest.raises(NotForecastError, match="nothing but gradients"):
         model_program("tiny", tiny(), StepSetting(adapter=RANK_8), [100])
+
+
+# --- what is traced once for all
+
+
+def test_a_first_micro_step_like_no_other_is_seen_at_every_length(tiny, monkeypatch):
+    from transformers.models.llama import modeling_llama
+
+    plain = modeling_llama.LlamaMLP.forward
+
+    def warming(self, x: torch.Tensor) -> torch.Tensor:
+        """The layer's first call in a process takes a scratch buffer, and lets it go."""
+        if not getattr(self, "warm", False):
+            self.warm = True
+            x.new_empty(x.shape[1], 1 << 17)
+        return plain(self, x)
+
+    monkeypatch.setattr(modeling_llama.LlamaMLP, "forward", warming)
+    setting = StepSetting(adapter=RANK_8)
+    program = model_program("tiny", tiny(), setting, [100, 900])
+    first, later = (program.pieces[0].segments[name].parts[0] for name in (SegmentName.FIRST_MICRO, SegmentName.MICRO))
+    # A buffer taken and freed in each of two layers, and cuBLAS's two workspaces, which stay.
+    assert len(first.op) == len(later.op) + 2 * 2 + 2
+    found = Replayer(program).steady(555, accumulation=1)
+    expected = peaks(tiny(), setting, 555)
+    assert found.peak_allocated_bytes == expected.peak_allocated_bytes
+    assert found.peak_reserved_bytes == expected.peak_reserved_bytes
+
+
+def test_lengths_traced_in_part_make_the_program_of_whole_traces(tiny, monkeypatch):
+    setting = StepSetting(adapter=RANK_8, accumulation=2, loss=Loss.CHUNKED, loss_chunk_tokens=256)
+    part = model_program("tiny", tiny(), setting, [3, 1200])
+    monkeypatch.setattr("raysweep.trace.build.is_alike", lambda _: False)
+    whole = model_program("tiny", tiny(), setting, [3, 1200])
+    for length in (5, 300, 1111):
+        assert Replayer(part).run([length] * 8, accumulation=2) == Replayer(whole).run([length] * 8, accumulation=2)
