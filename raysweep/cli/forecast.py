@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 @click.option("--flavours", "flavour_names", metavar="NAME,…", help="Flavours of the catalogue instead of the space's.")
 @lengths_option
 @data_option
+@click.option("--no-data", is_flag=True, help="Leave the space's own data out: peaks and longest lengths alone.")
 @click.option(
     "--limit",
     "limit_tokens",
@@ -54,6 +55,7 @@ def command(
     flavour_names: str | None,
     lengths_text: str | None,
     data_files: tuple[str, ...],
+    no_data: bool,
     limit_tokens: int | None,
     with_advice: bool | None,
     margin_text: str | None,
@@ -78,8 +80,9 @@ def command(
         flavours=_flavours(space, flavour_names, prices_csv),
         lengths=read_lengths(lengths_text) if lengths_text else space.lengths,
         lengths_from="--lengths" if lengths_text else f"{space.name}: lengths",
-        items=read_data(data_files, space) if data_files else read_stages(space),
+        items=read_data(data_files, space) if data_files or no_data else read_stages(space),
         limit_tokens=limit_tokens,
+        items_from_space=not data_files,
         margin_share=read_margin(margin_text) if margin_text else space.margin_share,
         with_advice=bool(data_files) if with_advice is None else with_advice,
     )

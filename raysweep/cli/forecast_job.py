@@ -38,6 +38,9 @@ class ForecastJob:
     items: Mapping[str, Items]
     """By stage; none where no data are forecast."""
     limit_tokens: int | None
+    """Of an item, as the command names it."""
+    items_from_space: bool
+    """True where the items are the space's own: those are limited as its run is, to the longest of its lengths."""
     margin_share: float
     with_advice: bool
 
@@ -90,7 +93,7 @@ class ForecastJob:
             else ()
         )
         rejected = {f.name: Rejected(reason=Reason.MULTI_GPU.value, usd_per_hour=f.usd_per_hour) for f in several}
-        notes = (*found.notes, *self._data_notes(data_played=bool(data)))
+        notes = (*found.notes, *self._data_notes(most, data_played=bool(data)))
         return replace(found, data=data, rejected=rejected, refused=refused, notes=notes)
 
     def _model_tokens(self) -> int | None:
@@ -122,8 +125,9 @@ class ForecastJob:
         if not self.items or run.packing is not None:
             return ()
         items = self.items
-        if self.limit_tokens is not None:
-            items = {name: limit_items(one, self.limit_tokens, run.over_length) for name, one in items.items()}
+        limit = self._limit(most)
+        if limit is not None:
+            items = {name: limit_items(one, limit, run.over_length) for name, one in items.items()}
         if most is not None:
             for one in items.values():
                 self._check_items(one, most)
@@ -131,6 +135,12 @@ class ForecastJob:
         return tuple(
             _stage(name, one, times, self.space, most) for (name, one), times in zip(items.items(), epochs, strict=True)
         )
+
+    def _limit(self, most: int | None) -> int | None:
+        """The longest item that the run takes; None where it takes the data as they are."""
+        if self.limit_tokens is not None:
+            return self.limit_tokens
+        return max(self.lengths, default=most) if self.items_from_space else None
 
     def _check_items(self, items: Items, most: int) -> None:
         beyond = int((items.tokens > most).sum())
@@ -142,13 +152,20 @@ class ForecastJob:
                 "of drop, truncate and split)."
             )
 
-    def _data_notes(self, *, data_played: bool) -> list[str]:
+    def _data_notes(self, most: int | None, *, data_played: bool) -> list[str]:
         run = self.space.run
         if self.items and run.packing is not None:
             return ["Packed sequences are all as long as the length limit: the rows above answer for them."]
         if not data_played:
             return []
         notes = []
+        limit = self._limit(most)
+        beyond = 0 if limit is None else sum(int((one.tokens > limit).sum()) for one in self.items.values())
+        if beyond:
+            notes.append(
+                f"{beyond:,} items of more than {limit:,} tokens are beyond the length limit: the data are played with "
+                f"run.over_length {run.over_length.value}."
+            )
         short = sum(int((items.tokens < SHORTEST_TOKENS).sum()) for items in self.items.values())
         if short:
             notes.append(f"{short:,} items of 1 token are played as items of {SHORTEST_TOKENS}.")

@@ -195,3 +195,10 @@ def test_a_larger_margin_takes_headroom(tmp_path: Path) -> None:
     space = _space(tmp_path)
     fits = [_json(space, "--lengths", "256", "--margin", m)["rows"][0]["fit"]["lab/large"] for m in ("0%", "10%")]
     assert fits[0]["headroom_bytes"] - fits[1]["headroom_bytes"] == 2_400_000_000
+
+
+def test_the_spaces_own_items_are_limited_to_its_longest_length(tmp_path: Path) -> None:
+    _items(tmp_path, [300, 3000, 200])
+    data = _json(_space(tmp_path, SPACE + "lengths: [256]\ndata: {items: mine.jsonl}\n"))
+    assert data["data"][0]["peak_allocated_bytes"] == data["rows"][0]["peak_allocated_bytes"]
+    assert any("2 items of more than 256 tokens" in note and "truncate" in note for note in data["notes"])
