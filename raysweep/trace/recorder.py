@@ -1,4 +1,4 @@
-"""What a step does under fake tensors, as events: a new storage is an allocation, a storage that dies is a free."""
+"""What a step does, as events: a storage not seen before is an allocation, a storage that dies is a free."""
 
 from __future__ import annotations
 
@@ -13,20 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
-from torch.utils.flop_counter import flop_registry
 
 from raysweep.memory.program import Category, Label, LabelTable, SegmentName, Work
 from raysweep.step.observer import Phase
+from raysweep.trace.operations import DEVICE, Known, OpKind, signature
 
 CUBLAS_WORKSPACE = "cublas_workspace"
 """The op that stands for cuBLAS taking its workspace; replays give it the size that the device's chip has."""
 
-DEVICE = "meta"
-"""Tensors of this device stand for the GPU's; all others are the host's."""
-
 _MATRIX_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear"}
 _LOSS_LAYER = -1
-
 
 EMPTY_CACHE = -1
 """The event that stands for ``torch.cuda.empty_cache()``."""
@@ -77,8 +73,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's _
         self._layers: list[int] = []
         self._layer: int | None = None
         self._workspaces: set[str] = set()
-        self._kinds: dict[Any, _OpKind] = {}
-        self._known: dict[Any, _Known] = {}
+        self._kinds: dict[Any, OpKind] = {}
+        self._known: dict[Any, Known] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -227,14 +223,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's _
         kwargs = kwargs or {}
         kind = self._kinds.get(func)
         if kind is None:
-            kind = self._kinds[func] = _OpKind.of(func)
+            kind = self._kinds[func] = OpKind.of(func)
         if kind.is_view:
             return func(*args, **kwargs)
-        key = _signature(func, args, kwargs) if kind.is_functional else None
+        key = signature(func, args, kwargs) if kind.is_functional else None
         known = self._known.get(key) if key is not None else None
         if known is None:
             out = func(*args, **kwargs)
-            known = _Known(kind, args, kwargs, out)
+            known = Known(kind, args, kwargs, out)
             if key is not None and known.is_new(args, out):
                 self._known[key] = known
         else:
@@ -287,87 +283,3 @@ class _Reference(weakref.ref[Any]):
 
     def __init__(self, *_: Any) -> None:
         """Take the arguments that ``__new__`` has used: the parent's own would refuse them."""
-
-
-@dataclass(frozen=True, slots=True)
-class _OpKind:
-    """What is known of an operation once and for all."""
-
-    name: str
-    is_view: bool
-    is_functional: bool
-    """Writes to none of its arguments."""
-    flops: Callable[..., float] | None
-
-    @classmethod
-    def of(cls, func: Any) -> _OpKind:
-        schema = func._schema
-        aliases = [r.alias_info for r in schema.returns]
-        return cls(
-            name=str(func.overloadpacket).removeprefix("aten."),
-            is_view=bool(aliases) and all(a is not None and not a.is_write for a in aliases),
-            is_functional=not schema.is_mutable,
-            flops=flop_registry.get(func.overloadpacket),
-        )
-
-
-class _Known:
-    """What an operation's arguments decide: the tensors that come out, and the work."""
-
-    __slots__ = ("amount", "outputs", "single", "unit")
-
-    def __init__(self, kind: _OpKind, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        self.single = isinstance(out, torch.Tensor)
-        tensors = (out,) if self.single else out
-        self.outputs: list[tuple[Any, Any, torch.dtype]] | None = None
-        if isinstance(tensors, tuple) and tensors and all(_on_device(t) for t in tensors):
-            self.outputs = [(t.shape, t.stride(), t.dtype) for t in tensors]
-        if kind.flops is not None:
-            fp32 = self.outputs is not None and self.outputs[0][2] is torch.float32
-            self.unit = Work.FP32_FLOPS if fp32 else Work.FLOPS
-            self.amount = float(kind.flops(*args, **kwargs, out_val=out))
-        else:
-            self.unit = Work.BYTES
-            seen = (t for t in tree_iter((args, out)) if isinstance(t, torch.Tensor))
-            self.amount = float(sum(t.numel() * t.element_size() for t in seen))
-
-    def is_new(self, args: tuple[Any, ...], out: Any) -> bool:
-        """True where every output has a storage of its own, as some operations' schemas do not tell."""
-        if self.outputs is None:
-            return False
-        made = [t.untyped_storage()._cdata for t in ((out,) if self.single else out)]
-        given = {t.untyped_storage()._cdata for t in tree_iter(args) if isinstance(t, torch.Tensor)}
-        return len(set(made)) == len(made) and given.isdisjoint(made)
-
-    def again(self) -> Any:
-        """Return new tensors like those that came out before."""
-        made = [
-            torch.empty_strided(size, stride, dtype=dtype, device=DEVICE) for size, stride, dtype in self.outputs or ()
-        ]
-        return made[0] if self.single else tuple(made)
-
-
-def _on_device(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type == DEVICE
-
-
-def _signature(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return all of the arguments that an output's shape can hang on, or None where a value may matter."""
-    parts: list[Any] = [func]
-    for value in (*args, *kwargs.items()):
-        part = _part(value)
-        if part is None:
-            return None
-        parts.append(part)
-    return tuple(parts)
-
-
-def _part(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        # A host tensor may stand for a number, whose type promotes otherwise.
-        return (value.shape, value.stride(), value.dtype) if value.device.type == DEVICE else None
-    if isinstance(value, (list, tuple)):
-        parts = [_part(v) for v in value]
-        return None if any(p is None for p in parts) else tuple(parts)
-    # True == 1 == 1.0 as keys, but they promote differently.
-    return (type(value), value)

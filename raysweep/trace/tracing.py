@@ -20,7 +20,8 @@ from raysweep.step.model import build
 from raysweep.step.observer import Phase
 from raysweep.step.training import TrainingStep
 from raysweep.trace.cuda import cuda_paths, traced_attention
-from raysweep.trace.recorder import DEVICE, Recorded, Recorder
+from raysweep.trace.operations import DEVICE
+from raysweep.trace.recorder import Recorded, Recorder
 
 if TYPE_CHECKING:
     from peft import PeftModel
