@@ -10,7 +10,7 @@ DEMO_OUT := artifacts/demo
 # Forecast, a simulated sweep, the choice with its reasons, the hours and dollars: on any machine, without a GPU.
 demo: $(STAMP)
 	@rm -rf $(DEMO_OUT)
-	@$(BIN)/raysweep forecast quickstart
+	@$(BIN)/raysweep forecast quickstart --no-data
 	@$(BIN)/raysweep sweep quickstart --device simulated --out $(DEMO_OUT)
 	@$(BIN)/raysweep choose $(DEMO_OUT)
 	@$(BIN)/raysweep project $(DEMO_OUT)
