@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 from typing import Any
@@ -11,14 +12,15 @@ import torch
 KEPT = 400
 """Segments listed one by one; a summary of all goes with them."""
 
-_OTHER_ACTIONS = ["alloc", "free", "free_requested", "free_completed"]
+_OTHER_ACTIONS = ["alloc", "free_requested", "free_completed"]
 
 
 class SegmentOrder:
     """Records the allocator's segments as they are taken from the driver.
 
     Blocks are left out, of which a run has millions. An older torch cannot leave them out: there the record ends with
-    ``settle``.
+    ``settle``. The record is a by-product: whatever goes wrong with it ends the record, never the run, and is told in
+    its place.
     """
 
     def __init__(self, *, enabled: bool) -> None:
@@ -27,15 +29,16 @@ class SegmentOrder:
         self._records = enabled
         if not enabled:
             return
-        record = torch.cuda.memory._record_memory_history
-        self._whole = "skip_actions" in inspect.signature(record).parameters
+        self._whole = False
         try:
+            record = torch.cuda.memory._record_memory_history
+            self._whole = "skip_actions" in inspect.signature(record).parameters
             if self._whole:
                 record(enabled="all", context=None, skip_actions=_OTHER_ACTIONS)
             else:
                 record(enabled="all", context=None)
-        except (TypeError, RuntimeError) as error:  # it is a by-product: without it the run is worth as much
-            self._found = {"error": str(error).splitlines()[0]}
+        except Exception as error:  # torch's own, private and different in every version
+            self._give_up("not recorded", error)
 
     def settle(self) -> None:
         """Note that the first optimizer step is done: most segments of a run are there by then."""
@@ -53,8 +56,15 @@ class SegmentOrder:
             traces = torch.cuda.memory._snapshot().get("device_traces") or [[]]
             torch.cuda.memory._record_memory_history(enabled=None)
             self._found = {"covers": covers, **order_of(max(traces, key=len))}
-        except RuntimeError as error:  # likewise
-            self._found = {"covers": covers, "error": str(error).splitlines()[0]}
+        except Exception as error:  # likewise
+            self._give_up(covers, error)
+
+    def _give_up(self, covers: str, error: Exception) -> None:
+        """Turn the record off, so that it costs the run nothing more, and keep what went wrong."""
+        with contextlib.suppress(Exception):
+            torch.cuda.memory._record_memory_history(enabled=None)
+        said = str(error).strip().splitlines()
+        self._found = {"covers": covers, "error": f"{type(error).__name__}: {said[0] if said else 'without a word'}"}
 
 
 def order_of(trace: list[dict[str, Any]]) -> dict[str, Any]:
