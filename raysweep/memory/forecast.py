@@ -208,7 +208,7 @@ def _row_of(study: Study, cards: Sequence[Card], margin_share: float, length_tok
         peak_reserved_bytes=replay.peak_reserved_bytes,
         peak_reserved_range_bytes=(low, high) if low != high else None,
         components_bytes=components(replay),
-        host_bytes=study.host_bytes(length_tokens),
+        host_bytes=study.program.host_bytes(length_tokens),
         moment=replay.peak_moment,
         fit={card.flavour: study.fit(length_tokens, card, margin_share=margin_share) for card in cards},
     )

@@ -10,21 +10,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from raysweep.memory.allocator import (
-    BOOKS,
-    KIB,
-    MIB,
-    NO_MEMORY,
-    PEAK_ALLOCATED,
-    SIZE,
-    Heap,
-    Placement,
-    Table,
-    empty_cache,
-    free,
-    malloc,
-    new_heap,
-)
+from raysweep.memory.allocator import Heap, Placement, empty_cache, free, malloc, new_heap
+from raysweep.memory.blocks import BOOKS, KIB, MIB, NO_MEMORY, PEAK_ALLOCATED, SIZE, Table
 from raysweep.memory.program import (
     FIXED,
     FOREIGN_STRIDE,

@@ -233,15 +233,6 @@ class Study:
         worst = max(possible, key=lambda one: self._play(length_tokens, one).peak_reserved_bytes)
         return tuple(dict.fromkeys((possible[0], worst)))
 
-    def host_bytes(self, length_tokens: int) -> int:
-        """Return the pinned host memory of one length: blocks are rounded up to powers of two.
-
-        Source: c10 CachingHostAllocator.h, which serves every request from a block of the next power of two.
-        """
-        piece = self.program.piece(length_tokens)
-        block = round(float(piece.host_block @ self.program.features(length_tokens)))
-        return piece.host_blocks * (1 << (block - 1).bit_length()) if block else 0
-
     def _conditions(self, workspace_bytes: int, capacity_bytes: int | None = None) -> Conditions:
         return Conditions(allocator=self.allocator, workspace_bytes=workspace_bytes, capacity_bytes=capacity_bytes)
 

@@ -8,15 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raysweep.memory.allocator import (
+from raysweep.memory.allocator import Heap, Placement, new_heap
+from raysweep.memory.blocks import (
     LARGE_SEGMENT,
     MIB,
     NO_MEMORY,
     SMALL_SEGMENT,
     BlockState,
-    Heap,
-    Placement,
-    new_heap,
     round_size,
     segment_size,
 )
