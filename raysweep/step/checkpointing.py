@@ -98,9 +98,10 @@ def disable(model: PreTrainedModel) -> None:
 
 
 def _offloaded(store: HostStore) -> Callable[..., Any]:
-    """Checkpoint as transformers' ``offload=True`` with ``use_reentrant=True``: 2 % less memory than without reentrance.
+    """Checkpoint as transformers' ``offload=True`` does with ``use_reentrant=True``.
 
-    A reentrant checkpoint runs the layer again before any of the layer's gradients are made, a non-reentrant one amid them.
+    A reentrant checkpoint runs the layer again before any of the layer's gradients are made, a non-reentrant one amid
+    them, and so holds more at once: 2.3 % of the peak for Qwen2.5-7B at 32,768 tokens, by forecast.
     """
 
     def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
