@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +11,9 @@ from raysweep.cli.edge import Exit, common_options
 
 if TYPE_CHECKING:
     from raysweep.decision.findings import Findings
+    from raysweep.decision.verification import Verification
     from raysweep.memory.program import Program
+    from raysweep.records import ProbeRecord
     from raysweep.setting import StepSetting
 
 
@@ -24,49 +27,82 @@ if TYPE_CHECKING:
 def command(*, artifacts: tuple[str, ...], retrace: bool, within_text: str | None, as_json: bool) -> Exit:
     """Forecast every measured probe of ARTIFACT again and print forecast against measured, worst first.
 
-    Steps whose program the artifact keeps are replayed; others are traced, which takes seconds each and needs torch.
-    Probes that cannot be forecast are named with the reason. Exit code 1 where an out-of-memory probe is forecast to
-    run, or a peak is further off than --within.
+    Steps are replayed from the program that the artifact keeps; where it keeps none, or none that covers the lengths
+    measured, they are traced, which takes seconds each and needs torch. Artifacts of several models may be named
+    together. Probes that cannot be forecast are named with the reason. Where the reserved peak hangs on addresses its
+    range is shown, and it is off by what lies beyond the range. Exit code 1 where a probe ran out of memory and is
+    forecast to run, or the other way round, or a peak is further off than --within.
     """
-    from raysweep.cli.options import read_catalogue, read_margin
+    from raysweep.cli.options import read_margin
     from raysweep.cli.output import emit
     from raysweep.decision.findings import gather
-    from raysweep.decision.verification import verify
+    from raysweep.decision.verification import merge
     from raysweep.report.verification import verification_json, verification_page
     from raysweep.store import Artifact
 
     within = read_margin(within_text, "--within") if within_text else None
-    findings = gather([Artifact.open(uri) for uri in artifacts])
-    programs, reasons = _programs(findings, retrace=retrace, quiet=as_json)
-    devices = read_catalogue(None).devices_by_id.values()
-    verification = verify(
-        findings.records,
-        programs,
-        findings.space.allocator,
-        capabilities={d.torch_device_name: d.compute_capability for d in devices if d.torch_device_name},
-        reasons=reasons,
-    )
+    opened = [Artifact.open(uri) for uri in artifacts]
+    # One by one: verified together, artifacts need not be of one model or allocator as for a decision.
+    findings = [gather([artifact]) for artifact in opened]
+    parts = [
+        _verify(one, records, retrace=retrace, quiet=as_json)
+        for one, records in zip(findings, _each_once(findings), strict=True)
+    ]
+    verification = merge(parts)
     emit(verification_page(verification), verification_json(verification), as_json=as_json)
     far = within is not None and any(check.worst_share > within for check in verification.peaks)
     wrong = any(not check.agrees for check in verification.outcomes)
     return Exit.NEGATIVE if far or wrong else Exit.DONE
 
 
-def _programs(
-    findings: Findings, *, retrace: bool, quiet: bool
-) -> tuple[dict[StepSetting, Program], dict[StepSetting, str]]:
-    from raysweep.records import Mode, Source
+def _each_once(findings: Sequence[Findings]) -> list[list[ProbeRecord]]:
+    """Return each artifact's probes without those that one before it holds too, as a copy does."""
+    seen: set[tuple[object, ...]] = set()
+    found: list[list[ProbeRecord]] = []
+    for one in findings:
+        keys = {(r.sweep_id, r.session_id, r.probe_id, r.started_at): r for r in one.records}
+        found.append([record for key, record in keys.items() if key not in seen])
+        seen |= keys.keys()
+    return found
 
-    kept = {} if retrace else dict(findings.programs)
-    measured = [r for r in findings.records if r.source is Source.MEASURED and r.mode is Mode.TRAIN]
-    lengths = sorted({n for r in measured for n in (r.item_tokens or (r.length_tokens,)) if n})
-    missing = [step for step in dict.fromkeys(r.step for r in measured) if step not in kept]
-    if not missing or not lengths:
-        return kept, {}
-    from raysweep.cli.programs import trace_programs
 
-    space = findings.space
-    traced, reasons = trace_programs(
-        space.model, missing, lengths, trust_remote_code=space.trust_remote_code, quiet=quiet
+def _verify(findings: Findings, records: Sequence[ProbeRecord], *, retrace: bool, quiet: bool) -> Verification:
+    from raysweep.cli.options import read_catalogue, read_flavours
+    from raysweep.decision.verification import verify
+
+    catalogue = read_catalogue(None)
+    programs, reasons = _programs(findings, records, retrace=retrace, quiet=quiet)
+    devices = catalogue.devices_by_id.values()
+    return verify(
+        records,
+        programs,
+        findings.space.allocator,
+        capabilities={d.torch_device_name: d.compute_capability for d in devices if d.torch_device_name},
+        outside_bytes={f.name: f.outside_allocator_bytes for f in read_flavours(findings.space, catalogue)},
+        reasons=reasons,
     )
-    return {**kept, **traced}, reasons
+
+
+def _programs(
+    findings: Findings, records: Sequence[ProbeRecord], *, retrace: bool, quiet: bool
+) -> tuple[dict[StepSetting, Program], dict[StepSetting, str]]:
+    """Return a program for each measured step, and for steps that cannot be traced the reason."""
+    from raysweep.decision.verification import needed_lengths
+
+    programs = {} if retrace else dict(findings.programs)
+    wanted: dict[tuple[int, ...], list[StepSetting]] = {}
+    for step, lengths in needed_lengths(records).items():
+        if step not in programs or not all(programs[step].covers(length) for length in lengths):
+            wanted.setdefault(lengths, []).append(step)
+    reasons: dict[StepSetting, str] = {}
+    if wanted:
+        from raysweep.cli.programs import trace_programs
+
+        space = findings.space
+        for lengths, steps in wanted.items():
+            traced, why_not = trace_programs(
+                space.model, steps, lengths, trust_remote_code=space.trust_remote_code, quiet=quiet
+            )
+            programs |= traced
+            reasons |= why_not
+    return programs, reasons

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from raysweep.report.labels import gb
-from raysweep.report.page import Block, Cell, Heading, Page, Sentence, Tone, table
+from raysweep.report.page import Block, Cell, Heading, Page, Sentence, Table, Tone, table
 from raysweep.report.sweep import record_json
 from raysweep.space.labels import step_labels
 
 if TYPE_CHECKING:
-    from raysweep.decision.verification import Verification
+    from collections.abc import Sequence
+
+    from raysweep.decision.verification import OutcomeCheck, PeakCheck, Verification
     from raysweep.records import ProbeRecord
 
 CLOSE_SHARE = 0.005
@@ -29,6 +31,8 @@ def verification_json(verification: Verification) -> dict[str, Any]:
                 "measured_reserved_bytes": check.measured_reserved_bytes,
                 "forecast_reserved_bytes": check.forecast_reserved_bytes,
                 "reserved_error_share": check.reserved_error_share,
+                **_range_json(check),
+                "forecast_retries": check.forecast_retries,
             }
             for check in verification.peaks
         ],
@@ -37,6 +41,10 @@ def verification_json(verification: Verification) -> dict[str, Any]:
                 **record_json(check.record),
                 "capacity_bytes": check.capacity_bytes,
                 "forecast_runs": check.forecast_runs,
+                "forecast_may_run": check.forecast_may_run,
+                "forecast_fails_in_phase": check.failure.moment.phase if check.failure else None,
+                "forecast_requested_bytes": check.failure.requested_bytes if check.failure else None,
+                "forecast_fails_at_item": _forecast_item(check),
                 "agrees": check.agrees,
             }
             for check in verification.outcomes
@@ -47,41 +55,18 @@ def verification_json(verification: Verification) -> dict[str, Any]:
 
 def verification_page(verification: Verification) -> Page:
     """Return the comparisons for people."""
-    steps = [check.record.step for check in verification.peaks]
-    labels = step_labels(steps + [check.record.step for check in verification.outcomes])
+    names = _Names([check.record for check in verification.peaks] + [check.record for check in verification.outcomes])
     blocks: list[Block] = []
     if verification.peaks:
-        worst = verification.peaks[0].worst_share
-        rows = [
-            (
-                check.record.flavour,
-                labels[check.record.step],
-                _size(check.record),
-                gb(check.measured_allocated_bytes, digits=3),
-                gb(check.forecast_allocated_bytes, digits=3),
-                _error(check.allocated_error_share),
-                gb(check.measured_reserved_bytes, digits=3),
-                gb(check.forecast_reserved_bytes, digits=3),
-                _error(check.reserved_error_share),
-            )
-            for check in verification.peaks
-        ]
-        columns = ["flavour", "step", ">tokens", ">allocated, measured", ">forecast", ">off", ">reserved, measured"]
-        caption = f"GB (10^9 bytes), worst first; the worst peak is {worst:.2%} off."
-        blocks.append(table([*columns, ">forecast", ">off"], rows, caption))
+        blocks.append(_peaks_table(verification, names))
     if verification.outcomes:
-        blocks.append(Heading("Probes that ran out of memory"))
-        outcome_rows = [
-            (
-                check.record.flavour,
-                labels[check.record.step],
-                _size(check.record),
-                gb(check.capacity_bytes, digits=2),
-                Cell("dies too", Tone.GOOD) if check.agrees else Cell("runs", Tone.BAD),
-            )
+        blocks.append(Heading("Probes of which measured or forecast ran out of memory"))
+        columns = [*names.columns, ">capacity, GB", "measured", "forecast at that capacity"]
+        rows = [
+            (*names.of(check.record), gb(check.capacity_bytes, digits=2), _measured_end(check), _forecast_end(check))
             for check in verification.outcomes
         ]
-        blocks.append(table(["flavour", "step", ">tokens", ">capacity, GB", "forecast at that capacity"], outcome_rows))
+        blocks.append(table(columns, rows))
     if not verification.peaks and not verification.outcomes:
         blocks.append(
             Sentence("No measured probe here can be compared: measure some with raysweep sweep --device cuda.")
@@ -96,6 +81,83 @@ def verification_page(verification: Verification) -> Page:
 def worst_share(verification: Verification) -> float | None:
     """Return the largest error of any peak, or None where nothing was compared."""
     return max((check.worst_share for check in verification.peaks), default=None)
+
+
+class _Names:
+    """The columns that tell probes apart; the model only where there are several."""
+
+    def __init__(self, records: Sequence[ProbeRecord]) -> None:
+        self._labels = step_labels([record.step for record in records])
+        self._models = len({record.model for record in records}) > 1
+        self.columns = [*(["model"] if self._models else []), "flavour", "step", ">tokens"]
+
+    def of(self, record: ProbeRecord) -> tuple[str, ...]:
+        model = (record.model.rstrip("/").rsplit("/", 1)[-1],) if self._models else ()
+        return (*model, record.flavour, self._labels[record.step], _size(record))
+
+
+def _peaks_table(verification: Verification, names: _Names) -> Table:
+    ranges = any(check.forecast_reserved_range_bytes for check in verification.peaks)
+    columns = [*names.columns, ">allocated, measured", ">forecast", ">off", ">reserved, measured", ">forecast"]
+    columns += [">forecast's range", ">off"] if ranges else [">off"]
+    rows = [
+        (
+            *names.of(check.record),
+            gb(check.measured_allocated_bytes, digits=3),
+            gb(check.forecast_allocated_bytes, digits=3),
+            _error(check.allocated_error_share),
+            gb(check.measured_reserved_bytes, digits=3),
+            gb(check.forecast_reserved_bytes, digits=3),
+            *((_range(check),) if ranges else ()),
+            _error(check.reserved_beyond_share),
+        )
+        for check in verification.peaks
+    ]
+    caption = f"GB (10^9 bytes), worst first; the worst peak is {verification.peaks[0].worst_share:.2%} off."
+    if ranges:
+        caption += (
+            " Where the reserved peak hangs on the order in which the device places segments, it is off by what lies "
+            "beyond the range."
+        )
+    return table(columns, rows, caption)
+
+
+def _range(check: PeakCheck) -> str | None:
+    if check.forecast_reserved_range_bytes is None:
+        return None
+    low, high = check.forecast_reserved_range_bytes
+    return f"{gb(low, digits=3)} to {gb(high, digits=3)}"
+
+
+def _range_json(check: PeakCheck) -> dict[str, Any]:
+    if check.forecast_reserved_range_bytes is None:
+        return {}
+    return {
+        "forecast_reserved_range_bytes": list(check.forecast_reserved_range_bytes),
+        "reserved_beyond_range_share": check.reserved_beyond_share,
+    }
+
+
+def _forecast_item(check: OutcomeCheck) -> int | None:
+    """The item at which a run over data is forecast to die; None for a probe of one length."""
+    return check.failure.moment.item if check.failure and check.record.item_tokens else None
+
+
+def _measured_end(check: OutcomeCheck) -> str:
+    prune = check.record.prune
+    return f"dies{_where(prune.phase, prune.item)}" if prune else "runs"
+
+
+def _forecast_end(check: OutcomeCheck) -> Cell:
+    tone = Tone.GOOD if check.agrees else Tone.BAD
+    if check.failure is None:
+        return Cell("runs", tone)
+    where = _where(check.failure.moment.phase, _forecast_item(check))
+    return Cell(f"dies{where}{' or runs, as segments are placed' if check.forecast_may_run else ''}", tone)
+
+
+def _where(phase: str, item: int | None) -> str:
+    return f" in {phase}" if item is None else f" at item {item} in {phase}"
 
 
 def _size(record: ProbeRecord) -> str:
