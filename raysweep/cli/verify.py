@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from raysweep.memory.program import Program
     from raysweep.records import ProbeRecord
     from raysweep.setting import StepSetting
+    from raysweep.space import SearchSpace
 
 
 @click.command("verify")
@@ -29,8 +30,8 @@ def command(*, artifacts: tuple[str, ...], retrace: bool, within_text: str | Non
 
     Steps are replayed from the program that the artifact keeps; where it keeps none, or none that covers the lengths
     measured, they are traced, which takes seconds each and needs torch. Artifacts of several models may be named
-    together. Probes that cannot be forecast are named with the reason. Where the reserved peak hangs on addresses its
-    range is shown, and it is off by what lies beyond the range. Exit code 1 where a probe ran out of memory and is
+    together. Probes that cannot be forecast are named with the reason. The reserved peak has a range where it hangs on
+    addresses or the process, and is off by what lies beyond it. Exit code 1 where a probe ran out of memory and is
     forecast to run, or the other way round, or a peak is further off than --within.
     """
     from raysweep.cli.options import read_margin
@@ -95,14 +96,40 @@ def _programs(
         if step not in programs or not all(programs[step].covers(length) for length in lengths):
             wanted.setdefault(lengths, []).append(step)
     reasons: dict[StepSetting, str] = {}
-    if wanted:
+    for lengths, steps in wanted.items():
+        traced, why_not = _trace(findings.space, steps, lengths, quiet=quiet)
+        programs |= traced
+        reasons |= why_not
+    return programs, reasons
+
+
+def _trace(
+    space: SearchSpace, steps: Sequence[StepSetting], lengths: tuple[int, ...], *, quiet: bool
+) -> tuple[dict[StepSetting, Program], dict[StepSetting, str]]:
+    if len(lengths) > 1:
         from raysweep.cli.programs import trace_programs
 
-        space = findings.space
-        for lengths, steps in wanted.items():
-            traced, why_not = trace_programs(
-                space.model, steps, lengths, trust_remote_code=space.trust_remote_code, quiet=quiet
-            )
-            programs |= traced
-            reasons |= why_not
+        return trace_programs(space.model, steps, lengths, trust_remote_code=space.trust_remote_code, quiet=quiet)
+    # One length takes one trace: to start processes for it would take several times as long.
+    from raysweep.errors import NotForecastError
+    from raysweep.step.config import load_config
+    from raysweep.trace import kept
+    from raysweep.trace.build import model_program
+
+    config = load_config(space.model, trust_remote_code=space.trust_remote_code)
+    programs: dict[StepSetting, Program] = {}
+    reasons: dict[StepSetting, str] = {}
+    for step in steps:
+        key = kept.program_key(config, step, lengths)
+        program = kept.load(key)
+        if program is None:
+            if not quiet:
+                click.echo(f"Tracing a step of {space.model} at {lengths[0]:,} tokens …", err=True)
+            try:
+                program = model_program(space.model, config, step, lengths)
+            except NotForecastError as error:
+                reasons[step] = str(error)
+                continue
+            kept.keep(key, program)
+        programs[step] = program
     return programs, reasons

@@ -27,9 +27,10 @@ class PeakCheck:
     forecast_allocated_bytes: int
     measured_reserved_bytes: int
     forecast_reserved_bytes: int
-    """With segments placed in the likeliest order."""
+    """In the likeliest process."""
     forecast_reserved_range_bytes: tuple[int, int] | None
-    """Over the orders that are possible; None where all of them reserve the same."""
+    """Over all that is possible: the order of segments, and whether cuBLAS's workspaces were there before the model.
+    None where all of it reserves the same."""
     forecast_retries: int
     """How often the forecast's allocator frees its cache and tries again."""
 
@@ -63,15 +64,15 @@ class OutcomeCheck:
     capacity_bytes: int
     """What the allocator could reserve."""
     forecast_runs: bool
-    """Whether the forecast at that capacity finishes, with segments placed in any order."""
+    """Whether the forecast at that capacity finishes in every possible process."""
     forecast_may_run: bool
-    """Whether it does with some order."""
+    """Whether it does in some."""
     failure: Failure | None
-    """Where the forecast dies, with the likeliest order in which it does."""
+    """Where the forecast dies, in the likeliest process in which it does."""
 
     @property
     def agrees(self) -> bool:
-        """Whether the forecast ends as the probe did; where the order decides, its answer is no, and it may run."""
+        """Whether the forecast ends as the probe did; where the process decides, its answer is no, and it may run."""
         return self.forecast_may_run if self.record.state is ProbeState.COMPLETED else not self.forecast_runs
 
 
@@ -141,7 +142,7 @@ def verify(
             capacity_bytes=capacity_bytes(record, (outside_bytes or {}).get(record.flavour)),
             workspace_bytes=cublas_workspace_bytes(capabilities.get(record.device_name)),
         )
-        replays = [_replay(record, replayer, possible) for possible in _orders(conditions)]
+        replays = [_replay(record, replayer, possible) for possible in possible_conditions(conditions)]
         if record.state is ProbeState.COMPLETED and replays[0].runs:
             peaks.append(_peaks(record, replays))
         else:
@@ -208,14 +209,6 @@ def _lengths(record: ProbeRecord) -> list[int]:
         return [max(record.length_tokens or 0, SHORTEST_ITEM_TOKENS)]
     tokens = np.maximum(np.array(record.item_tokens, dtype=np.int64), SHORTEST_ITEM_TOKENS)
     return [int(length) for length in micro_batches(tokens, record.step.micro_batch)]
-
-
-def _orders(conditions: Conditions) -> list[Conditions]:
-    """The orders in which a device may place segments, the likeliest first.
-
-    Nothing else of the process is unknown: the runner gives cuBLAS's workspaces back before each probe counts.
-    """
-    return [possible for possible in possible_conditions(conditions) if not possible.warm_process]
 
 
 def _replay(record: ProbeRecord, replayer: Replayer, conditions: Conditions) -> Replay:

@@ -116,8 +116,8 @@ def _peaks_table(verification: Verification, names: _Names) -> Table:
     caption = f"GB (10^9 bytes), worst first; the worst peak is {verification.peaks[0].worst_share:.2%} off."
     if ranges:
         caption += (
-            " Where the reserved peak hangs on the order in which the device places segments, it is off by what lies "
-            "beyond the range."
+            " The reserved peak hangs on where the device places segments and on what the process did before: its "
+            "range is over all that is possible, and what lies beyond it is off."
         )
     return table(columns, rows, caption)
 
@@ -153,7 +153,7 @@ def _forecast_end(check: OutcomeCheck) -> Cell:
     if check.failure is None:
         return Cell("runs", tone)
     where = _where(check.failure.moment.phase, _forecast_item(check))
-    return Cell(f"dies{where}{' or runs, as segments are placed' if check.forecast_may_run else ''}", tone)
+    return Cell(f"dies{where}{' or runs, as the process is' if check.forecast_may_run else ''}", tone)
 
 
 def _where(phase: str, item: int | None) -> str:

@@ -1,0 +1,8 @@
+"""What a real H200 measured: ``artifacts/reference`` says how."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

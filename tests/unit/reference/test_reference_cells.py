@@ -1,0 +1,61 @@
+"""Forecasts of single lengths against cells of six model families, measured on an H200."""
+
+from __future__ import annotations
+
+import pytest
+from reference_files import program_of, records_of
+
+from raysweep.decision.verification import PeakCheck, verify
+from raysweep.records import ProbeRecord
+from raysweep.setting import AllocatorSetting, Attention, Checkpointing, Loss, Weights
+
+FAMILIES = ("gemma-2b", "llama-3.2-1b", "mistral-7b", "phi-3-mini", "qwen2.5-7b", "qwen3-8b")
+LARGE = {"qwen2.5-7b", "qwen3-8b"}
+"""Their traces take twice as long: every other one of their cells is enough."""
+CELLS = [
+    (family, record)
+    for family in FAMILIES
+    for record in records_of(f"families/{family}")[:: 2 if family in LARGE else 1]
+]
+
+ALLOCATED_SHARE, RESERVED_SHARE = 0.003, 0.005
+HANGS_SHARE = 0.015
+"""How far the measured reserved peak may lie beyond the range, where fp32 or eager attention makes it hang on holes
+among the weights; the worst of the five cells measured lies 1.04 % beyond."""
+
+
+def name_of(family: str, record: ProbeRecord) -> str:
+    step = record.step
+    words = [family, step.weights, step.attention, f"b{step.micro_batch}x{step.accumulation}", step.checkpointing]
+    return "-".join([*map(str, words), str(step.loss), step.adapter.dtype, str(record.length_tokens)])
+
+
+@pytest.fixture(scope="module", params=[pytest.param(record, id=name_of(f, record)) for f, record in CELLS])
+def check(request: pytest.FixtureRequest) -> PeakCheck:
+    """One cell's peaks, measured and forecast."""
+    record: ProbeRecord = request.param
+    assert record.length_tokens is not None
+    programs = {record.step: program_of(record.model, record.step, [record.length_tokens])}
+    found = verify([record], programs, AllocatorSetting(), capabilities={"NVIDIA H200": "9.0"})
+    assert len(found.peaks) == 1, found
+    return found.peaks[0]
+
+
+def test_the_allocated_peak_is_the_measured_one(check: PeakCheck) -> None:
+    assert check.forecast_allocated_bytes == pytest.approx(check.measured_allocated_bytes, rel=ALLOCATED_SHARE)
+
+
+def test_the_reserved_peak_is_the_measured_one(check: PeakCheck) -> None:
+    step = check.record.step
+    if step.weights is Weights.FP32 or step.attention is Attention.EAGER:
+        assert abs(check.reserved_beyond_share) <= HANGS_SHARE
+    else:
+        assert check.forecast_reserved_bytes == pytest.approx(check.measured_reserved_bytes, rel=RESERVED_SHARE)
+
+
+def test_every_kind_of_step_is_among_the_cells() -> None:
+    steps = [record.step for _, record in CELLS]
+    kinds = {(step.checkpointing, step.loss) for step in steps}
+    assert kinds == {(c, loss) for c in Checkpointing for loss in (Loss.FULL, Loss.CHUNKED)}
+    assert {step.micro_batch for step in steps} >= {1, 2, 3, 4, 8}
+    assert {step.accumulation for step in steps} == {1, 4}
