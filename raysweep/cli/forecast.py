@@ -46,6 +46,13 @@ if TYPE_CHECKING:
     default=None,
     help="Try what would make the data fit where they do not. By default with --data.",
 )
+@click.option(
+    "--changes/--no-changes",
+    "with_changes",
+    default=True,
+    show_default=True,
+    help="Forecast the largest peak's step with one thing changed, too: what frees most.",
+)
 @margin_option
 @prices_option
 @common_options
@@ -58,6 +65,7 @@ def command(
     no_data: bool,
     limit_tokens: int | None,
     with_advice: bool | None,
+    with_changes: bool,
     margin_text: str | None,
     prices_csv: Path | None,
     as_json: bool,
@@ -85,6 +93,7 @@ def command(
         items_from_space=not data_files,
         margin_share=read_margin(margin_text) if margin_text else space.margin_share,
         with_advice=bool(data_files) if with_advice is None else with_advice,
+        with_changes=with_changes,
     )
     found = job.run(quiet=as_json)
     emit(forecast_page(found), forecast_json(found), as_json=as_json)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cost.domain import Flavour
     from raysweep.data import Items
     from raysweep.memory.forecast import Card, DataStage, Forecast
+    from raysweep.memory.one_change import WhatFrees
     from raysweep.memory.program import Program
     from raysweep.setting import StepSetting
     from raysweep.space import SearchSpace
@@ -43,6 +44,8 @@ class ForecastJob:
     """True where the items are the space's own: those are limited as its run is, to the longest of its lengths."""
     margin_share: float
     with_advice: bool
+    with_changes: bool
+    """Whether to forecast the largest peak's step with one thing changed, too."""
 
     def run(self, *, quiet: bool) -> Forecast:
         """Trace the steps and forecast them.
@@ -94,7 +97,35 @@ class ForecastJob:
         )
         rejected = {f.name: Rejected(reason=Reason.MULTI_GPU.value, usd_per_hour=f.usd_per_hour) for f in several}
         notes = (*found.notes, *self._data_notes(most, data_played=bool(data)))
-        return replace(found, data=data, rejected=rejected, refused=refused, notes=notes)
+        frees = self._what_frees(found, programs, cards, quiet=quiet) if self.with_changes else None
+        return replace(found, data=data, rejected=rejected, refused=refused, notes=notes, frees=frees)
+
+    def _what_frees(
+        self, found: Forecast, programs: Mapping[StepSetting, Program], cards: Sequence[Card], *, quiet: bool
+    ) -> WhatFrees:
+        """Forecast the step of the largest peak with one thing changed, at that length alone."""
+        from raysweep.cli.programs import trace_programs
+        from raysweep.memory.one_change import single_changes, what_frees
+        from raysweep.memory.replay import cublas_workspace_bytes
+        from raysweep.memory.study import Study
+
+        space = self.space
+        row = max(found.rows, key=lambda row: row.peak_reserved_bytes)
+        wanted = single_changes(row.step)
+        changed = {step: programs[step] for step in wanted if step in programs}
+        missing = [step for step in wanted if step not in changed]
+        if missing:
+            traced, _ = trace_programs(
+                space.model, missing, [row.length_tokens], trust_remote_code=space.trust_remote_code, quiet=quiet
+            )
+            changed |= traced
+        return what_frees(
+            Study(programs[row.step], space.allocator),
+            row.length_tokens,
+            changed,
+            space.allocator,
+            workspace_bytes=cards[0].workspace_bytes if cards else cublas_workspace_bytes(None),
+        )
 
     def _model_tokens(self) -> int | None:
         from raysweep.step.config import load_config

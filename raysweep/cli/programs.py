@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import ExitStack
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING
 
 import click
 
-from raysweep.errors import NotForecastError
+from raysweep.errors import InputError, NotForecastError
 from raysweep.setting import StepSetting
 
 if TYPE_CHECKING:
     from raysweep.memory.program import Program
+
+JOBS_VARIABLE = "RAYSWEEP_JOBS"
+"""Environment variable that says how many traces run side by side."""
 
 
 def trace_programs(
@@ -49,12 +52,13 @@ def trace_programs(
         return {step: program for step, program in found.items() if program is not None}, reasons
     if not quiet:
         click.echo(f"Tracing {len(wanted)} step{'s' if len(wanted) > 1 else ''} of {model} …", err=True)
-    # Traces hold the interpreter, so they run in processes; each step's own thread only waits for its traces.
-    context = _context()
-    with (
-        ProcessPoolExecutor(_cores(), mp_context=context, initializer=_quiet) as processes,
-        ThreadPoolExecutor(len(wanted)) as threads,
-    ):
+    jobs = _jobs()
+    with ExitStack() as stack:
+        processes = None
+        if jobs > 1:
+            # Traces hold the interpreter, so they run in processes; each step's own thread only waits for its traces.
+            processes = stack.enter_context(ProcessPoolExecutor(jobs, mp_context=_context()))
+        threads = stack.enter_context(ThreadPoolExecutor(len(wanted) if processes else 1))
         futures = {
             step: threads.submit(model_program, model, config, step, lengths, executor=processes) for step in wanted
         }
@@ -70,19 +74,23 @@ def trace_programs(
 
 
 def _context() -> BaseContext:
-    """Processes fork from a server that has imported torch once, where the system can do so."""
+    """Processes fork from a server that has imported torch and peft once, where the system can do so."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["raysweep.trace.build"])
+    context.set_forkserver_preload(["raysweep.cli.tracer"])
     return context
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _jobs() -> int:
+    """Return how many traces run side by side: ``RAYSWEEP_JOBS``, else one a core; with 1 they run in this process.
 
-
-def _quiet() -> None:
-    """Keep other libraries' warnings about what a trace does not use off the terminal."""
-    for name in ("bitsandbytes", "transformers", "peft"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    Raises:
+        InputError: the variable is no whole number from 1 up.
+    """
+    named = os.environ.get(JOBS_VARIABLE)
+    if named is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not named.isdecimal() or int(named) < 1:
+        raise InputError(f"{JOBS_VARIABLE}: expected how many traces run side by side, 1 or more; {named!r} came.")
+    return int(named)

@@ -11,6 +11,7 @@ from cost.verdict import Fit
 from raysweep.memory.advice import Advice, advise
 from raysweep.memory.data_run import DataFit, DataRun, DataStage
 from raysweep.memory.longest import Longest, longest_anywhere, longest_of_grid
+from raysweep.memory.one_change import WhatFrees
 from raysweep.memory.program import Program
 from raysweep.memory.replay import Moment, Replay, cublas_workspace_bytes
 from raysweep.memory.study import Card, Study, side_by_side
@@ -99,6 +100,8 @@ class Forecast:
     """Flavours that are not forecast."""
     refused: dict[StepSetting, str] = field(default_factory=dict)
     """Steps that are not forecast, and what of them is not modelled."""
+    frees: WhatFrees | None = None
+    """What single changes would leave of the largest peak, where that was asked for."""
 
 
 def forecast(

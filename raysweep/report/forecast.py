@@ -11,6 +11,7 @@ from raysweep.space.labels import step_labels
 
 if TYPE_CHECKING:
     from raysweep.memory.forecast import Forecast, ForecastRow, Longest
+    from raysweep.memory.one_change import WhatFrees
     from raysweep.setting import StepSetting
 
 
@@ -33,6 +34,8 @@ def forecast_json(forecast: Forecast) -> dict[str, Any]:
     if forecast.refused:
         data["not_forecast"] = [{"step": step.to_dict(), "reason": why} for step, why in forecast.refused.items()]
     data["notes"] = list(forecast.notes)
+    if forecast.frees is not None:
+        data["what_frees_most"] = _frees_json(forecast.frees)
     if forecast.longest:
         data["longest"] = [_longest_json(longest) for longest in forecast.longest]
     if forecast.data:
@@ -46,6 +49,7 @@ def forecast_page(forecast: Forecast) -> Page:
     blocks: list[Block] = [Sentence("Forecast: every number here is computed, none is measured.", Tone.NOTE)]
     if forecast.rows:
         blocks += _peaks(forecast, labels)
+        blocks += _frees(forecast, labels)
         blocks += _verdicts(forecast, labels)
     blocks += data_blocks(forecast, labels)
     blocks += _outside(forecast)
@@ -80,6 +84,44 @@ def _peaks(forecast: Forecast, labels: dict[StepSetting, str]) -> list[Block]:
         Heading("What the allocated peak consists of"),
         table(["step", ">length", *(f">{name}" for name in names)], parts, "GB (10^9 bytes); adds up to the peak."),
     ]
+
+
+def _frees(forecast: Forecast, labels: dict[StepSetting, str]) -> list[Block]:
+    frees = forecast.frees
+    if frees is None:
+        return []
+    largest = Sentence(
+        f"The largest peak, {gb(frees.peak_reserved_bytes)} GB reserved, is that of {labels[frees.step]} at "
+        f"{frees.length_tokens:,} tokens; {frees.dominant} dominate: {gb(frees.dominant_bytes)} GB."
+    )
+    rows = [(change.what, gb(change.peak_reserved_bytes), _signed_gb(change.freed_bytes)) for change in frees.changes]
+    if not rows:
+        return [Heading("What would free most"), largest]
+    caption = "GB (10^9 bytes). One thing changed at a time, each forecast; the step is otherwise the same."
+    return [Heading("What would free most"), largest, table(["changed", ">reserved", ">frees"], rows, caption)]
+
+
+def _signed_gb(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:+.1f}"
+
+
+def _frees_json(frees: WhatFrees) -> dict[str, Any]:
+    return {
+        "step": frees.step.to_dict(),
+        "length_tokens": frees.length_tokens,
+        "peak_reserved_bytes": frees.peak_reserved_bytes,
+        "dominant_component": frees.dominant,
+        "dominant_bytes": frees.dominant_bytes,
+        "changes": [
+            {
+                "changed": change.what,
+                "step": change.step.to_dict(),
+                "peak_reserved_bytes": change.peak_reserved_bytes,
+                "freed_bytes": change.freed_bytes,
+            }
+            for change in frees.changes
+        ],
+    }
 
 
 def _moment(row: ForecastRow) -> str:

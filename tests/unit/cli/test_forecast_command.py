@@ -38,6 +38,7 @@ GROWING = [200, 1900, 300, 1000, 1950, 700, 1800, 2000]
 def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     # One folder for the whole module: programs that were traced once are kept there.
     monkeypatch.setenv("RAYSWEEP_CACHE", str(tmp_path_factory.getbasetemp() / "forecast-command"))
+    monkeypatch.setenv("RAYSWEEP_JOBS", "1")
 
 
 def _space(folder: Path, text: str = SPACE) -> Path:
@@ -85,6 +86,24 @@ def test_rows_longest_lengths_and_the_allowance(tmp_path: Path) -> None:
     assert data["outside_allocator"]["lab/large"] == {"bytes": 1_300_000_000, "is_allowance": True}
     assert data["outside_allocator"]["lab/small"] == {"bytes": 20_000_000, "is_allowance": False}
     assert "data" not in data
+
+
+def test_what_frees_most_is_forecast_change_by_change(tmp_path: Path) -> None:
+    space = _space(tmp_path)
+    before = _json(space, "--lengths", "1024")
+    frees = before["what_frees_most"]
+    assert frees["peak_reserved_bytes"] == before["rows"][0]["peak_reserved_bytes"]
+    freed = [change["freed_bytes"] for change in frees["changes"]]
+    assert freed == sorted(freed, reverse=True)
+    best = next(change for change in frees["changes"] if "." not in change["changed"])
+    field, value = best["changed"].split(": ")
+    changed = tmp_path / "changed.yaml"
+    changed.write_text(
+        SPACE.replace("loss: full", f"{field}: {value}" if field == "loss" else f"loss: full, {field}: {value}")
+    )
+    after = _json(changed, "--lengths", "1024", "--no-changes")
+    assert "what_frees_most" not in after
+    assert after["rows"][0]["peak_reserved_bytes"] == best["peak_reserved_bytes"]
 
 
 def test_without_lengths_the_longest_goes_up_to_the_models_own(tmp_path: Path) -> None:
