@@ -38,7 +38,6 @@ GROWING = [200, 1900, 300, 1000, 1950, 700, 1800, 2000]
 def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     # One folder for the whole module: programs that were traced once are kept there.
     monkeypatch.setenv("RAYSWEEP_CACHE", str(tmp_path_factory.getbasetemp() / "forecast-command"))
-    monkeypatch.setenv("RAYSWEEP_JOBS", "1")
 
 
 def _space(folder: Path, text: str = SPACE) -> Path:

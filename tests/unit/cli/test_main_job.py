@@ -42,6 +42,8 @@ class Shell:
     def __init__(self, folder: Path, ray_folder: str) -> None:
         self.folder = folder
         self._environment = {**os.environ, "RAY_TMPDIR": ray_folder, "RAYSWEEP_CACHE": str(folder / "cache")}
+        # The one place where traces run side by side, as they do for people.
+        self._environment["RAYSWEEP_JOBS"] = "2"
 
     def run(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "raysweep.cli", *words]
