@@ -82,8 +82,6 @@ class SweepJob:
 
             return {program.step: program for program in programs_of(table)}
         if space.mode is Mode.GENERATE:
-            if self.devices.is_simulated:
-                raise NotForecastError("mode generate is not forecast, so it cannot be simulated: use --device cuda.")
             return {}
         programs, reasons = trace_programs(
             space.model, space.steps, space.lengths, trust_remote_code=space.trust_remote_code, quiet=quiet
@@ -160,9 +158,15 @@ def prepare(
         InputError: the strategy or a flavour to emulate is unknown.
         DataError: a file of items cannot be read.
         CostError: a flavour's memory is not known.
+        NotForecastError: generation is to be simulated.
     """
     from raysweep.search.strategy import make_policy
 
+    if space.mode is Mode.GENERATE and devices.is_simulated:
+        raise NotForecastError(
+            "mode generate is not forecast, so it cannot be simulated. Measure it on a machine with a GPU: "
+            "raysweep sweep SPACE --out FOLDER --device cuda."
+        )
     flavours, rejected = _flavours(space, devices, emulate, prices_csv)
     items = read_stages(space)
     names = [flavour.name for flavour in flavours]

@@ -239,3 +239,13 @@ def test_nothing_to_verify_is_said(tmp_path: Path) -> None:
     result = _run("verify", _artifact(tmp_path / "a"))
     assert result.exit_code == 0
     assert "No measured probe" in result.stdout
+
+
+def test_generation_cannot_be_simulated_and_is_refused_before_any_plan(tmp_path: Path) -> None:
+    space = tmp_path / "space.yaml"
+    space.write_text(
+        "model: qwen2.5-7b\nmode: generate\nprompt_tokens: 64\nnew_tokens: 64\nflavours: [hf/h200]\n", encoding="utf-8"
+    )
+    result = _run("sweep", space, "--device", "simulated", "--out", tmp_path / "out")
+    _refused(result, "mode generate", "--device cuda")
+    assert not (tmp_path / "out").exists()
