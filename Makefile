@@ -10,9 +10,13 @@ DEMO_OUT := artifacts/demo
 # Forecast, a simulated sweep, the choice with its reasons, the hours and dollars: on any machine, without a GPU.
 demo: $(STAMP)
 	@rm -rf $(DEMO_OUT)
+	@echo '$$ raysweep forecast quickstart --no-data'
 	@$(BIN)/raysweep forecast quickstart --no-data
+	@echo; echo '$$ raysweep sweep quickstart --device simulated --out $(DEMO_OUT)'
 	@$(BIN)/raysweep sweep quickstart --device simulated --out $(DEMO_OUT)
+	@echo; echo '$$ raysweep choose $(DEMO_OUT)'
 	@$(BIN)/raysweep choose $(DEMO_OUT)
+	@echo; echo '$$ raysweep project $(DEMO_OUT)'
 	@$(BIN)/raysweep project $(DEMO_OUT)
 
 test: check
