@@ -104,10 +104,11 @@ def read_data(data_files: tuple[str, ...], space: SearchSpace) -> dict[str, Item
     """
     from raysweep.data import read_items
     from raysweep.errors import InputError
+    from raysweep.paths import exists
 
     found: dict[str, Items] = {}
     for written in data_files:
-        name, _, path = written.rpartition("=") if "=" in written and not Path(written).exists() else ("", "", written)
+        name, _, path = written.rpartition("=") if "=" in written and not exists(Path(written)) else ("", "", written)
         stage = name or Path(path).stem
         if stage in found:
             raise InputError(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from raysweep.data.items import Counts
+from raysweep.data.items import MAX_TOKENS, Counts
 from raysweep.data.rows import COUNTS, IDS, LABELS, LOSS_COUNTS, Format, Kind, Row, Source, batches, record_batches
 from raysweep.errors import DataError
 
@@ -87,6 +87,8 @@ def _whole(row: Row, key: str, least: int, where: str) -> int:
     value = row[key]
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise DataError(f"{where}, {key}: expected a whole number of {least} or more, found {value!r}")
+    if value > MAX_TOKENS:
+        raise DataError(f"{where}, {key}: expected at most {MAX_TOKENS:,} tokens an item, found {value:,}")
     return value
 
 

@@ -14,6 +14,8 @@ from raysweep.errors import DataError
 
 Counts = npt.NDArray[np.int64]
 """Token counts, one an item: shape [items], never written to."""
+MAX_TOKENS = 1_000_000_000
+"""Of one item. A larger count is damage, and sums of such counts would leave 64 bits."""
 
 
 class Origin(StrEnum):
@@ -53,6 +55,10 @@ class Items:
             raise DataError(f"{self.name}: expected at least one item, found none")
         if (row := _first(self.tokens < 1)) is not None:
             raise DataError(f"{self.name}, item {row}: expected 1 token or more, found {self.tokens[row]}")
+        if (row := _first(self.tokens > MAX_TOKENS)) is not None:
+            raise DataError(
+                f"{self.name}, item {row}: expected at most {MAX_TOKENS:,} tokens, found {self.tokens[row]:,}"
+            )
         if self.loss_tokens is not None:
             if self.loss_tokens.shape != self.tokens.shape:
                 found = f"{self.loss_tokens.size} loss counts for {self.tokens.size} items"

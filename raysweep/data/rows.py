@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from raysweep.errors import DataError, nearest
+from raysweep.paths import exists
 
 Row = dict[str, Any]
 COUNTS, IDS, TEXT, MESSAGES = "tokens", "input_ids", "text", "messages"
@@ -100,7 +101,7 @@ def open_source(path: Path) -> Source:
     Raises:
         DataError: the path is missing, or of no known format.
     """
-    if not path.exists():
+    if not exists(path):
         siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         raise DataError(f"{path}: expected a data file, found nothing there.{nearest(path.name, siblings)}")
     if path.is_dir():
@@ -209,6 +210,10 @@ def _row(line: bytes, where: str) -> Row:
         raise DataError(f"{where}: expected UTF-8 text, found byte {line[error.start]:#04x}") from error
     except ValueError as error:
         raise DataError(f"{where}: expected one JSON object a line, found {_shown(line)} ({error})") from error
+    except RecursionError:
+        raise DataError(
+            f"{where}: expected one JSON object a line, found one nested too deep: {_shown(line)}"
+        ) from None
     if not isinstance(row, dict):
         raise DataError(f"{where}: expected one JSON object a line, found {_shown(line)}")
     return row

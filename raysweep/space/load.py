@@ -6,6 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 from raysweep.errors import SpaceError
+from raysweep.paths import is_file, is_folder
 from raysweep.space.model import SearchSpace
 from raysweep.space.parse import parse_space, unknown_space
 
@@ -26,11 +27,13 @@ def load_space(path: str | Path) -> SearchSpace:
         SpaceError: no such file or name, or the file is malformed.
     """
     file = Path(path)
-    if not file.is_file():
+    if not is_file(file):
         name = str(path)
         if name not in shipped_spaces():
             kind = (
-                f"{name}: expected a file; it is a folder." if file.is_dir() else unknown_space(name, shipped_spaces())
+                f"{name}: expected a file; it is a folder."
+                if is_folder(file)
+                else unknown_space(name, shipped_spaces())
             )
             raise SpaceError(kind)
         file = Path(str(resources.files("search_spaces") / f"{name}.yaml"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from raysweep.errors import nearest
+from raysweep.paths import expanded, is_file
 from raysweep.records import Mode
 from raysweep.setting import AllocatorSetting
 from raysweep.space.cursor import Cursor
@@ -41,6 +42,9 @@ MAX_LENGTHS = 100_000
 """A grid finer than this is a slip of the pen, and would not fit in memory."""
 MIN_MEMORY_BYTES = 1_000_000
 """Less is a number of GB or MB written where bytes were meant."""
+MAX_MEMORY_BYTES = 10**15
+"""No card has more, and a sum of such numbers stays within 64 bits."""
+MAX_SPLIT_MB = MAX_MEMORY_BYTES // 2**20
 
 
 def parse_space(text: str, name: str, *, folder: Path | None = None, path: Path | None = None) -> SearchSpace:
@@ -84,7 +88,7 @@ def parse_space(text: str, name: str, *, folder: Path | None = None, path: Path 
 def _model(at: Cursor, folder: Path | None) -> str:
     model = at.text("a shipped shape, a Hub id, or a folder or file with config.json")
     # As for data, a path is relative to the file that names it; a Hub id or a shipped name is no path there.
-    if folder is not None and (model.startswith(("./", "../")) or (folder / model / "config.json").is_file()):
+    if folder is not None and (model.startswith(("./", "../")) or is_file(folder / model / "config.json")):
         return str((folder / model).resolve())
     return model
 
@@ -124,9 +128,9 @@ def _flavour(at: Cursor) -> FlavourChoice:
     given = {key: part for key, part in parts.items() if not part.is_null}
     memory_bytes = outside_bytes = price = None
     if "memory_bytes" in given:
-        memory_bytes = given["memory_bytes"].integer(least=MIN_MEMORY_BYTES, unit="bytes")
+        memory_bytes = given["memory_bytes"].integer(least=MIN_MEMORY_BYTES, most=MAX_MEMORY_BYTES, unit="bytes")
     if "outside_allocator_bytes" in given:
-        most = memory_bytes - 1 if memory_bytes else None
+        most = memory_bytes - 1 if memory_bytes else MAX_MEMORY_BYTES
         outside_bytes = given["outside_allocator_bytes"].integer(least=0, most=most, unit="bytes")
     if "price_usd_per_hour" in given:
         price = given["price_usd_per_hour"].number("a price in USD per hour, 0 or more", least=0)
@@ -196,7 +200,7 @@ def _epochs(at: Cursor) -> float:
 
 
 def _path(at: Cursor, folder: Path | None) -> Path:
-    path = Path(at.text("the path of a file of items")).expanduser()
+    path = expanded(at.text("the path of a file of items"))
     return path if folder is None or path.is_absolute() else folder / path
 
 
@@ -232,7 +236,7 @@ def _allocator(at: Cursor) -> AllocatorSetting:
         threshold = parts["garbage_collection_threshold"].number("a share between 0 and 1", above=0, below=1)
     if "max_split_size_mb" in parts:
         # PyTorch refuses 20 and less, the size of its large segments (c10/core/AllocatorConfig.cpp).
-        split = parts["max_split_size_mb"].integer(least=21, unit="MiB")
+        split = parts["max_split_size_mb"].integer(least=21, most=MAX_SPLIT_MB, unit="MiB")
     return AllocatorSetting(
         expandable_segments=parts["expandable_segments"].boolean() if "expandable_segments" in parts else False,
         garbage_collection_threshold=threshold,

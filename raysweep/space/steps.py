@@ -25,6 +25,12 @@ Reader = Callable[[Cursor], Any]
 
 MAX_STEPS = 10_000
 """More settings than this is a slip of the pen."""
+MAX_RANK = 1_000_000
+MAX_ITEMS = 100_000
+MAX_MICRO_STEPS = 1_000_000
+MAX_CHUNK_TOKENS = 100_000_000
+MAX_COPIES = 1_000
+"""Beyond these no step makes sense; within them no tensor's size overflows 64 bits."""
 
 
 def _targets(at: Cursor) -> tuple[str, ...]:
@@ -44,20 +50,20 @@ def _max_grad_norm(at: Cursor) -> float | None:
 
 
 _ADAPTER: dict[str, Reader] = {
-    "rank": lambda at: at.integer(least=1),
+    "rank": lambda at: at.integer(least=1, most=MAX_RANK),
     "alpha": lambda at: at.number("a number above 0", above=0),
     "dropout": lambda at: at.number("a share of 0 or more and below 1", least=0, below=1),
     "targets": _targets,
     "dtype": lambda at: at.choice(AdapterDtype),
-    "resident_copies": lambda at: at.integer(least=0),
+    "resident_copies": lambda at: at.integer(least=0, most=MAX_COPIES),
 }
 _STEP: dict[str, Reader] = {
     "weights": lambda at: at.choice(Weights),
-    "micro_batch": lambda at: at.integer(least=1, unit="items"),
-    "accumulation": lambda at: at.integer(least=1, unit="micro-steps"),
+    "micro_batch": lambda at: at.integer(least=1, most=MAX_ITEMS, unit="items"),
+    "accumulation": lambda at: at.integer(least=1, most=MAX_MICRO_STEPS, unit="micro-steps"),
     "checkpointing": lambda at: at.choice(Checkpointing),
     "loss": lambda at: at.choice(Loss),
-    "loss_chunk_tokens": lambda at: at.integer(least=1, unit="tokens"),
+    "loss_chunk_tokens": lambda at: at.integer(least=1, most=MAX_CHUNK_TOKENS, unit="tokens"),
     "attention": lambda at: at.choice(Attention),
     "optimizer": lambda at: at.choice(Optimizer),
     "autocast": lambda at: at.boolean(),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysweep.errors import MachineError, RaysweepError, SpaceError, nearest
+from raysweep.paths import exists, expanded, is_folder
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -30,12 +31,12 @@ def load_config(model: str, *, trust_remote_code: bool = False) -> PretrainedCon
         SpaceError: nothing of that name, or it is not the config of a causal language model.
         MachineError: the Hub could not be reached.
     """
-    path = Path(model).expanduser()
+    path = expanded(model)
     if model in shape_names():
         return _checked(_read(_SHAPES / model, model, trust_remote_code=False), model, trust_remote_code=False)
-    if path.is_dir() and not (path / "config.json").is_file():
+    if is_folder(path) and not (path / "config.json").is_file():
         raise SpaceError(f"model: the folder {model!r} has no config.json; name a folder or a file that has one.")
-    if path.exists():
+    if exists(path):
         config = _read(path, model, trust_remote_code=trust_remote_code)
         return _checked(config, model, trust_remote_code=trust_remote_code)
     if model.count("/") != 1 or model.startswith((".", "/", "~")):
@@ -94,6 +95,8 @@ def _explained(error: Exception, model: str, *, local: bool) -> RaysweepError:
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if "trust_remote_code" in str(error):
         return SpaceError(f"model: {model!r} comes with its own code: read it, then set trust_remote_code: true.")
+    if any(isinstance(c, hub.HFValidationError) for c in causes):
+        return SpaceError(f"model: {model!r} is no id of the Hugging Face Hub, which is written owner/name: {text}")
     if isinstance(error, OSError) and not local:
         return MachineError(
             f"model: the Hugging Face Hub did not answer for {model!r} ({text}). "

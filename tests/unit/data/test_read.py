@@ -184,3 +184,20 @@ def test_counts_cannot_be_changed_once_read(write: Write) -> None:
     items = read_items(write("a.jsonl", [{"tokens": 5}]))
     with pytest.raises(ValueError, match="read-only"):
         items.tokens[0] = 6
+
+
+@pytest.mark.parametrize("tokens", [2_000_000_000, 9_000_000_000_000_000_000, 99_999_999_999_999_999_999])
+def test_a_count_that_no_item_has_is_refused(write: Write, tokens: int) -> None:
+    with pytest.raises(DataError, match=r"at most 1,000,000,000 tokens"):
+        read_items(write("d.jsonl", [{"tokens": 5}, {"tokens": tokens}]))
+
+
+@pytest.mark.parametrize("line", [b"[" * 100_000, b'{"a":' * 100_000])
+def test_a_line_nested_without_end_is_refused_by_its_number(write: Write, line: bytes) -> None:
+    with pytest.raises(DataError, match=r"line 2: expected one JSON object a line, found one nested too deep"):
+        read_items(write("d.jsonl", [{"tokens": 5}, line]))
+
+
+def test_a_name_too_long_for_a_path_is_no_file() -> None:
+    with pytest.raises(DataError, match="found nothing there"):
+        read_items("a" * 5000 + ".jsonl")

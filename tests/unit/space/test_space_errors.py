@@ -29,7 +29,13 @@ MALFORMED = {
     "a margin of 100 %": ("model: m\nmargin: 100%", "margin", "under 100%"),
     "a margin without its sign": ("model: m\nmargin: 8", "margin", "Write 8%"),
     "a negative margin": ("model: m\nmargin: -1%", "margin", "'-1%' came"),
-    "rank 0": ("model: m\nstep: {adapter: {rank: 0}}", "step.adapter.rank", "1 or more"),
+    "a rank beyond 64 bits": ("model: m\nstep: {adapter: {rank: 99999999999999999999}}", "adapter.rank", "from 1 to"),
+    "a batch beyond 64 bits": ("model: m\nstep: {micro_batch: 99999999999999999999}", "micro_batch", "from 1 to"),
+    "endless accumulation": ("model: m\nstep: {accumulation: 99999999999999999999}", "accumulation", "from 1 to"),
+    "countless copies": ("model: m\nstep: {adapter: {resident_copies: 99999999999}}", "resident_copies", "0 to 1000"),
+    "a split beyond 64 bits": ("model: m\nallocator: {max_split_size_mb: 99999999999999}", "max_split", "from 21 to"),
+    "memory beyond any card": ("model: m\nflavours: [{name: a, memory_bytes: 9999999999999999}]", "memory_bytes", "to"),
+    "rank 0": ("model: m\nstep: {adapter: {rank: 0}}", "step.adapter.rank", "1 to 1000000"),
     "a dropout of 1": ("model: m\nstep: {adapter: {dropout: 1}}", "step.adapter.dropout", "below 1"),
     "a word for a number": ("model: m\nstep: {micro_batch: two}", "step.micro_batch", "'two' came"),
     "a boolean for a number": ("model: m\nstep: {micro_batch: true}", "step.micro_batch", "true came"),
@@ -105,6 +111,17 @@ def test_an_unknown_bare_name_names_the_shipped_ones(tmp_path: Path) -> None:
         load_space("quikstart")
     with pytest.raises(SpaceError, match="it is a folder"):
         load_space(tmp_path)
+
+
+def test_a_name_too_long_for_a_path_is_no_space() -> None:
+    with pytest.raises(SpaceError, match="no such file"):
+        load_space("a" * 5000)
+
+
+def test_a_model_or_data_path_that_cannot_be_is_read_as_written(tmp_path: Path) -> None:
+    space = parse_space(f"model: {'m' * 5000}\ndata: {{items: ~nosuchuser/a.jsonl}}", "s", folder=tmp_path)
+    assert space.model == "m" * 5000
+    assert [stage.items for stage in space.stages()] == [tmp_path / "~nosuchuser" / "a.jsonl"]
 
 
 def test_bytes_that_are_not_text_are_refused(tmp_path: Path) -> None:

@@ -93,3 +93,14 @@ def test_what_the_hub_says_becomes_the_right_error(
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", fail)
     with pytest.raises(expected, match=part):
         load_config("someone/some-model")
+
+
+@pytest.mark.parametrize("model", ["a" * 5000, "~nosuchuser/x/y", "../nowhere"])
+def test_a_path_that_cannot_be_is_no_model(model: str) -> None:
+    with pytest.raises(SpaceError, match="is no shipped shape, folder or file"):
+        load_config(model)
+
+
+def test_a_malformed_hub_id_is_bad_input_and_not_a_failed_network() -> None:
+    with pytest.raises(SpaceError, match="is no id of the Hugging Face Hub"):
+        load_config("a b/c d")
