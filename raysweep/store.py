@@ -150,7 +150,13 @@ class Artifact:
         return self._read_table(ITEMS) if self._has(ITEMS) else None
 
     def write_decision(self, decision: dict[str, Any]) -> None:
-        """Keep the decision, as JSON."""
+        """Keep the decision, as JSON, in place of an earlier one.
+
+        Raises:
+            ArtifactError: the one that is there is of a newer schema; it stays.
+        """
+        if self._has(DECISION):
+            self._keep_newer()
         text = json.dumps({"schema_version": SCHEMA_VERSION, **decision}, indent=2, allow_nan=False)
         self._write(DECISION, text.encode())
 
@@ -165,6 +171,14 @@ class Artifact:
             raise ArtifactError(f"{self._name(DECISION)}: expected a decision in JSON; the file is damaged.") from None
         _check_version(version, self._name(DECISION))
         return decision
+
+    def _keep_newer(self) -> None:
+        try:
+            kept = json.loads(self._read(DECISION))
+        except ValueError:
+            return  # a damaged decision is worth nothing
+        if isinstance(kept, dict) and isinstance(kept.get("schema_version"), int):
+            _check_version(kept["schema_version"], self._name(DECISION))
 
     def space_text(self) -> str:
         """Return the search space, as it was given."""

@@ -237,6 +237,18 @@ def test_a_decision_reads_back_and_a_damaged_one_is_refused(tmp_path: Path) -> N
         artifact.decision()
 
 
+def test_a_decision_of_a_newer_schema_is_not_overwritten(tmp_path: Path) -> None:
+    artifact = Artifact.create(tmp_path / "a", "model: m")
+    file = tmp_path / "a" / "decision.json"
+    file.write_text('{"schema_version": 99}')
+    with pytest.raises(ArtifactError, match="newer raysweep"):
+        artifact.write_decision({"flavour": "hf/h200"})
+    assert file.read_text() == '{"schema_version": 99}'
+    file.write_text('{"schema')
+    artifact.write_decision({"flavour": "hf/h200"})
+    assert artifact.decision() == {"schema_version": 1, "flavour": "hf/h200"}
+
+
 def test_an_unknown_kind_of_uri_is_refused() -> None:
     with pytest.raises(ArtifactError, match="fsspec URI"):
         Artifact.open("nosuch://bucket/folder")
