@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Executor
+from concurrent.futures import BrokenExecutor, Executor
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raysweep.errors import NotForecastError
+from raysweep.errors import NotForecastError, RaysweepError
 from raysweep.memory.program import (
     FEATURES,
     GRAIN_TOKENS,
@@ -80,6 +80,15 @@ def model_program(
     except MismatchError as error:
         raise NotForecastError(
             f"The forecast expects a step that does the same at neighbouring lengths; this model's does not ({error}). "
+            "Measure it instead: `raysweep sweep SPACE --out FOLDER --device cuda`."
+        ) from error
+    except (RaysweepError, BrokenExecutor):
+        raise
+    except Exception as error:
+        # A model's own code may do anything to a tensor without storage, and raise anything.
+        reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        raise NotForecastError(
+            f"The forecast cannot run a step of this model of type {config.model_type!r} without a device ({reason}). "
             "Measure it instead: `raysweep sweep SPACE --out FOLDER --device cuda`."
         ) from error
 

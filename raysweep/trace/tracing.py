@@ -60,6 +60,10 @@ def check_can_trace(setting: StepSetting, config: PretrainedConfig) -> None:
     layer_types = set(getattr(config.get_text_config(), "layer_types", None) or ())
     if "linear_attention" in layer_types:
         unknown.append("linear-attention layers")
+    # Which expert a token goes to hangs on the weights and the text: no shape says how many tokens each one gets.
+    text = config.get_text_config()
+    if any((getattr(text, name, None) or 1) > 1 for name in ("num_local_experts", "num_experts", "n_routed_experts")):
+        unknown.append("mixture-of-experts layers")
     if unknown:
         raise NotForecastError(
             f"The forecast does not model {', '.join(unknown)} yet. "
