@@ -11,26 +11,15 @@ import argparse
 import csv
 import json
 import logging
-import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-from raysweep.decision.verification import PeakCheck, Verification, capacity_bytes, needed_lengths, verify
-from raysweep.memory.replay import Conditions, Replayer, cublas_workspace_bytes
-from raysweep.records import Mode, ProbeRecord, ProbeState
-from raysweep.setting import AllocatorSetting, Attention, StepSetting, Weights
-from raysweep.step.config import load_config
+from benchmarks.markdown import BYTES_PER_GB, gb, table
+from benchmarks.summary_cells import a100, emulated_forecasts, families
+from raysweep.records import ProbeRecord, ProbeState
 from raysweep.store import Artifact
-from raysweep.trace import kept
-from raysweep.trace.build import model_program
-
-GIVEN_OUTSIDE_BYTES = {"lab/a100-40": 550_000_000, "lab/a100-pcie-40gb": 550_000_000}
-"""As the spaces of the measurements give it; for other flavours the probes' own device counted."""
-H200 = {"NVIDIA H200": "9.0"}
-GB = 1e9
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.disable(logging.ERROR)
     folder: Path = options.reference
-    for part in (machine, families, a100, hybrid, emulated, two_gpus, varied):
+    for part in (machine, families, a100, hybrid, emulated, emulated_forecasts, two_gpus, varied):
         sys.stdout.write("\n".join(part(folder)) + "\n\n")
     return 0
 
@@ -56,75 +45,6 @@ def machine(folder: Path) -> Iterator[str]:
     yield f"  {', '.join(f'{b:,}' for b in sorted({r.device_memory_bytes for r in records}))} bytes as torch has it."
     yield f"- Software: {', '.join(f'{name} {version}' for name, version in sorted(versions.items()))}."
     yield f"- {len(records)} probes, begun {min(begun):%Y-%m-%d %H:%M} to {max(begun):%H:%M} UTC."
-
-
-def families(folder: Path) -> Iterator[str]:
-    """Every cell of every family: both peaks, forecast against measured."""
-    checks = [c for path in sorted((folder / "families").iterdir()) for c in _verified(path).peaks]
-    plain = [c for c in checks if not _hangs(c)]
-    hanging = [c for c in checks if _hangs(c)]
-    yield "## families: forecast against measured"
-    yield ""
-    yield f"{len(checks)} cells. Allocated: all within {_worst(c.allocated_error_share for c in checks)}. Reserved: "
-    yield f"the {len(plain)} cells of bf16 weights and SDPA within {_worst(c.reserved_error_share for c in plain)}; of "
-    yield f"the {len(hanging)} of fp32 weights or eager attention {sum(c.reserved_beyond_share == 0 for c in hanging)} "
-    yield "lie within the forecast's range, and the others at most "
-    yield f"{_worst(c.reserved_beyond_share for c in hanging)} beyond it."
-    yield ""
-    yield from _table(
-        [
-            "model",
-            "step",
-            "tokens",
-            "allocated, measured GB",
-            "forecast GB",
-            "off",
-            "reserved, measured GB",
-            "forecast GB",
-            "off",
-            "forecast's range GB",
-        ],
-        [_cell_row(c) for c in sorted(checks, key=lambda c: (_hangs(c), c.record.model))],
-    )
-
-
-def a100(folder: Path) -> Iterator[str]:
-    """The A100's own table beside a capped H200, and beside a forecast with an A100's workspaces."""
-    with (folder / "a100-40gb-probe.csv").open(encoding="utf-8") as file:
-        theirs = list(csv.DictReader(file))
-    records = Artifact.open(folder / "a100-table").records()
-    rows = []
-    for row, record in zip(theirs, records, strict=True):
-        seen = record.measurement
-        own = f"rank {row['rank'] or '-'}, {row['length_tokens']} tokens, {row['mode']}"
-        given = [row["peak_allocated_gb"], row["peak_reserved_gb"] or "-"]
-        if seen is None:
-            raise ValueError(f"{record.probe_id}: a probe without a measurement")
-        died = record.prune
-        ours = [_gb(seen.peak_allocated_bytes), _gb(seen.peak_reserved_bytes)]
-        if died:
-            ours = [
-                f"out of memory in {died.phase} (reached {ours[0]})",
-                f"{ours[1]}, {seen.allocation_retries} retries",
-            ]
-        rows.append([own, *given, *ours, *_off_a100(row, record), *_forecast_a100(record)])
-    yield "## a100-table: an A100's own measurements beside a capped H200"
-    yield ""
-    yield from _table(
-        [
-            "probe",
-            "A100 allocated GB",
-            "A100 reserved GB",
-            "H200 allocated GB",
-            "H200 reserved GB",
-            "allocated, H200 to A100",
-            "reserved",
-            "forecast for an A100: allocated GB",
-            "reserved GB",
-            "ends",
-        ],
-        rows,
-    )
 
 
 def hybrid(folder: Path) -> Iterator[str]:
@@ -143,19 +63,19 @@ def hybrid(folder: Path) -> Iterator[str]:
                 f"{record.length_tokens:,}",
                 f"{step.checkpointing}, {step.loss}",
                 f"{estimate:.0f}",
-                _gb(seen.peak_allocated_bytes),
-                f"{seen.peak_allocated_bytes / GB / estimate - 1:+.0%}",
-                _gb(seen.peak_reserved_bytes),
-                f"{seen.peak_reserved_bytes / GB / estimate - 1:+.0%}",
-                _gb(seen.outside_allocator_bytes),
-                _gb(seen.host_bytes),
+                gb(seen.peak_allocated_bytes),
+                f"{seen.peak_allocated_bytes / BYTES_PER_GB / estimate - 1:+.0%}",
+                gb(seen.peak_reserved_bytes),
+                f"{seen.peak_reserved_bytes / BYTES_PER_GB / estimate - 1:+.0%}",
+                gb(seen.outside_allocator_bytes),
+                gb(seen.host_bytes),
                 f"{seen.first_step_seconds[0]:.1f}",
                 f"{seen.step_seconds[0]:.2f}",
             ]
         )
     yield "## hybrid-27b: measured beside the estimate by hand (numerics invalid, memory and time real)"
     yield ""
-    yield from _table(
+    yield from table(
         [
             "tokens",
             "checkpointing, loss",
@@ -183,7 +103,7 @@ def emulated(folder: Path) -> Iterator[str]:
         own = [r for r in records if r.flavour == flavour]
         wall, steps = sum(r.probe_seconds for r in own), sum(map(_step_seconds, own))
         loading = sum(r.load_seconds or 0 for r in own)
-        span = (max(map(_end, own)) - min(r.started_at for r in own)).total_seconds()
+        span = (max(map(ended_at, own)) - min(r.started_at for r in own)).total_seconds()
         states = ", ".join(
             f"{sum(r.state is s for r in own)} {s}" for s in ProbeState if any(r.state is s for r in own)
         )
@@ -200,11 +120,11 @@ def emulated(folder: Path) -> Iterator[str]:
                 f"{(wall - loading - steps) / len(own):.2f}",
             ]
         )
-    whole = (max(map(_end, records)) - min(r.started_at for r in records)).total_seconds()
+    whole = (max(map(ended_at, records)) - min(r.started_at for r in records)).total_seconds()
     yield f"From the first probe's begin to the last one's end {whole:.0f} s, starting three sessions in it. "
     yield "*Steps* are all that were timed, warm-up included; a probe that runs out of memory has none."
     yield ""
-    yield from _table(
+    yield from table(
         [
             "flavour",
             "probes",
@@ -217,28 +137,6 @@ def emulated(folder: Path) -> Iterator[str]:
             "within a probe, beside loading and steps s",
         ],
         rows,
-    )
-    yield ""
-    checks = _verified(folder / "emulated")
-    yield f"Forecast: {len(checks.peaks)} completed probes, allocated within "
-    yield f"{_worst(c.allocated_error_share for c in checks.peaks)}, reserved within "
-    yield f"{_worst(c.reserved_error_share for c in checks.peaks)}; of {len(checks.outcomes)} that ran out of memory "
-    yield f"{sum(c.agrees for c in checks.outcomes)} are forecast to:"
-    yield ""
-    yield from _table(
-        [
-            "flavour",
-            "probe",
-            "capacity GB",
-            "measured: dies in",
-            "asked GB",
-            "forecast: dies in",
-            "asks GB",
-            "free afterwards bytes",
-            "before it bytes",
-            "difference MiB",
-        ],
-        [_outcome_row(c) for c in checks.outcomes],
     )
 
 
@@ -262,7 +160,7 @@ def two_gpus(folder: Path) -> Iterator[str]:
     yield f"both GPUs at once, {busy[0] if busy else '-'} to {busy[-1] if busy else '-'}. Most used: "
     yield ", ".join(f"GPU {gpu} {mib:,} MiB" for gpu, mib in peaks.items()) + "."
     yield ""
-    yield from _table(
+    yield from table(
         ["session", "flavour", "tokens", "begun", "s", "ended", "reserved GB"],
         [
             [
@@ -272,7 +170,7 @@ def two_gpus(folder: Path) -> Iterator[str]:
                 f"{r.started_at:%H:%M:%S.%f}"[:-3],
                 f"{r.probe_seconds:.1f}",
                 str(r.state),
-                _gb(r.measurement.peak_reserved_bytes if r.measurement else None),
+                gb(r.measurement.peak_reserved_bytes if r.measurement else None),
             ]
             for r in sorted(records, key=lambda r: r.started_at)
         ],
@@ -288,15 +186,15 @@ def varied(folder: Path) -> Iterator[str]:
         died = run.get("died")
         pairs = [(told[f"peak_{k}_bytes"], run[f"peak_{k}_bytes"]) for k in ("allocated", "reserved")]
         rows.append(
-            [run["name"], str(len(run["plan"]["lengths"])), _gb(run["cap_bytes"])]
-            + [cell for ahead, seen in pairs for cell in (_gb(seen), _gb(ahead), f"{ahead / seen - 1:+.2%}")]
+            [run["name"], str(len(run["plan"]["lengths"])), gb(run["cap_bytes"])]
+            + [cell for ahead, seen in pairs for cell in (gb(seen), gb(ahead), f"{ahead / seen - 1:+.2%}")]
             + [f"item {died['item']}" if died else run["ended"]]
             + ["finishes" if told["fails_at_item"] is None else f"item {told['fails_at_item']}"]
             + [str(run["retries"]), str(told["retries"])]
         )
     yield "## varied-runs.jsonl: each run beside the forecast made before it"
     yield ""
-    yield from _table(
+    yield from table(
         [
             "run",
             "items",
@@ -316,131 +214,27 @@ def varied(folder: Path) -> Iterator[str]:
     )
 
 
-def _verified(path: Path) -> Verification:
-    records = Artifact.open(path).records()
-    programs = {}
-    for step, lengths in needed_lengths(records).items():
-        config = load_config(records[0].model)
-        key = kept.program_key(config, step, lengths)
-        program = kept.load(key)
-        if program is None:
-            program = model_program(records[0].model, config, step, lengths)
-            kept.keep(key, program)
-        programs[step] = program
-    allocator = AllocatorSetting()
-    return verify(records, programs, allocator, capabilities=H200, outside_bytes=GIVEN_OUTSIDE_BYTES)
-
-
-def _hangs(check: PeakCheck) -> bool:
-    return check.record.step.weights is Weights.FP32 or check.record.step.attention is Attention.EAGER
-
-
-def _cell_row(check: PeakCheck) -> list[str]:
-    record = check.record
-    low, high = check.forecast_reserved_range_bytes or (check.forecast_reserved_bytes,) * 2
-    return [
-        Path(record.model).name,
-        _step(record.step),
-        f"{record.length_tokens:,}",
-        _gb(check.measured_allocated_bytes),
-        _gb(check.forecast_allocated_bytes),
-        f"{check.allocated_error_share:+.3%}",
-        _gb(check.measured_reserved_bytes),
-        _gb(check.forecast_reserved_bytes),
-        f"{check.reserved_error_share:+.3%}",
-        f"{_gb(low)} to {_gb(high)}",
-    ]
-
-
-def _step(step: StepSetting) -> str:
-    words = [f"{step.micro_batch} x {step.accumulation}", f"checkpoints {step.checkpointing}", f"{step.loss} loss"]
-    words += [str(step.weights)] if step.weights is not Weights.BF16 else []
-    words += [str(step.attention)] if step.attention is not Attention.SDPA else []
-    words += [f"adapter {step.adapter.dtype}"] if str(step.adapter.dtype) != "fp32" else []
-    words += ["clipped"] if step.max_grad_norm is not None else []
-    return ", ".join(words)
-
-
-def _off_a100(row: dict[str, str], record: ProbeRecord) -> list[str]:
-    seen = record.measurement
-    if seen is None or record.state is not ProbeState.COMPLETED or not row["peak_reserved_gb"]:
-        return ["-", "-"]
-    return [
-        f"{seen.peak_allocated_bytes / GB / float(row['peak_allocated_gb']) - 1:+.2%}",
-        f"{seen.peak_reserved_bytes / GB / float(row['peak_reserved_gb']) - 1:+.2%}",
-    ]
-
-
-def _forecast_a100(record: ProbeRecord) -> list[str]:
-    """Forecast a training probe with an A100's cuBLAS workspaces, at the A100's capacity."""
-    if record.mode is not Mode.TRAIN or record.length_tokens is None:
-        return ["-", "-", "-"]
-    program = model_program(record.model, load_config(record.model), record.step, [record.length_tokens])
-    conditions = Conditions(
-        capacity_bytes=capacity_bytes(record, GIVEN_OUTSIDE_BYTES.get(record.flavour)),
-        workspace_bytes=cublas_workspace_bytes("8.0"),
-    )
-    replay = Replayer(program).steady(record.length_tokens, accumulation=1, conditions=conditions)
-    end = f"runs, {replay.retries} retries" if replay.failure is None else f"dies in {replay.failure.moment.phase}"
-    return [_gb(replay.peak_allocated_bytes), _gb(replay.peak_reserved_bytes), end]
-
-
-def _outcome_row(check: Any) -> list[str]:
-    record: ProbeRecord = check.record
-    freed = [
-        int(n.replace(",", ""))
-        for n in re.findall(r"([\d,]+) bytes of the device were free, ([\d,]+)", record.detail or "")[0]
-    ]
-    prune, failure = record.prune, check.failure
-    items = f"{len(record.item_tokens)} items"
-    asked = prune.requested_bytes if prune else None
-    return [
-        record.flavour,
-        f"{items if record.item_tokens else f'{record.length_tokens:,} tokens'}, {record.step.checkpointing}",
-        _gb(check.capacity_bytes),
-        f"{prune.phase}{f', item {prune.item}' if record.item_tokens else ''}" if prune else "-",
-        _gb(asked),
-        f"{failure.moment.phase}{f', item {failure.moment.item}' if record.item_tokens else ''}" if failure else "runs",
-        _gb(failure.requested_bytes if failure else None),
-        f"{freed[0]:,}",
-        f"{freed[1]:,}",
-        f"{(freed[1] - freed[0]) / 2**20:.0f}",
-    ]
-
-
 def _step_seconds(record: ProbeRecord) -> float:
     seen = record.measurement
     return sum(seen.first_step_seconds) + sum(seen.step_seconds) if seen else 0.0
 
 
-def _end(record: ProbeRecord) -> datetime:
+def ended_at(record: ProbeRecord) -> datetime:
+    """Return when a probe ended."""
     return record.started_at + timedelta(seconds=record.probe_seconds)
 
 
 def _overlap(sessions: Sequence[Sequence[ProbeRecord]]) -> float:
     """Seconds in which probes of the first two sessions ran at once."""
     first, second = sessions[:2]
-    common = ((min(_end(a), _end(b)) - max(a.started_at, b.started_at)).total_seconds() for a in first for b in second)
+    common = (
+        (min(ended_at(a), ended_at(b)) - max(a.started_at, b.started_at)).total_seconds() for a in first for b in second
+    )
     return sum(max(0.0, seconds) for seconds in common)
 
 
 def _moment(text: str) -> datetime:
     return datetime.strptime(text, "%Y/%m/%d %H:%M:%S.%f")
-
-
-def _worst(shares: Iterable[float]) -> str:
-    return f"{max((abs(share) for share in shares), default=0.0):.2%}"
-
-
-def _gb(size_bytes: int | None) -> str:
-    return "-" if size_bytes is None else f"{size_bytes / GB:.3f}"
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(columns)} |"
-    yield f"|{'---|' * len(columns)}"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
 
 
 if __name__ == "__main__":
