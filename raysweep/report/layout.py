@@ -54,19 +54,23 @@ class _Columns:
         right = [column.right for column in shown.columns[start:]]
         self.whole = [max(len(text) for text in texts) for texts in cells]
         self.words = [max((len(word) for text in texts for word in text.split()), default=1) for texts in cells]
+        each = tuple(zip(self.whole, self.words, right, strict=True))
+        self.numbers = [whole if is_right else word for whole, word, is_right in each]
         self.comfortable = [
-            whole if is_right else max(word, min(whole, COMFORTABLE_COLUMNS))
-            for whole, word, is_right in zip(self.whole, self.words, right, strict=True)
+            whole if is_right else max(word, min(whole, COMFORTABLE_COLUMNS)) for whole, word, is_right in each
         ]
 
     def total(self, widths: list[int], gap: int) -> int:
         return sum(widths) + gap * (len(widths) - 1)
 
     def laid_out(self, width: int, *, grouped: bool) -> Layout:
-        for gap in (GAP_COLUMNS, NARROW_GAP_COLUMNS):
-            for floor in (self.comfortable, self.words):
+        for floor, ceiling in (
+            (self.comfortable, self.whole),
+            (self.numbers, self.comfortable),
+            (self.words, self.comfortable),
+        ):
+            for gap in (GAP_COLUMNS, NARROW_GAP_COLUMNS):
                 if self.total(floor, gap) <= width:
-                    ceiling = self.whole if floor is self.comfortable else self.comfortable
                     widths = _grown(floor, ceiling, width - self.total(floor, gap))
                     return Layout(widths=widths, gap=gap, grouped=grouped, fits=True)
         return Layout(widths=tuple(self.words), gap=NARROW_GAP_COLUMNS, grouped=grouped, fits=False)

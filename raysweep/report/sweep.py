@@ -186,8 +186,14 @@ def result_page(result: SweepResult) -> Page:
 
 
 def records_table(records: Sequence[ProbeRecord]) -> list[Block]:
-    """Return every probe as a table."""
+    """Return every probe as a table, by flavour, step and length, whatever the order they ended in."""
     labels = step_labels([record.step for record in records])
+    flavours = list(dict.fromkeys(record.flavour for record in records))
+    steps = list(labels)
+    ordered = sorted(
+        records,
+        key=lambda r: (flavours.index(r.flavour), steps.index(r.step), r.length_tokens or 0, len(r.item_tokens)),
+    )
     rows = [
         (
             record.flavour,
@@ -199,7 +205,7 @@ def records_table(records: Sequence[ProbeRecord]) -> list[Block]:
             _tokens_per_second(record),
             _source(record),
         )
-        for record in records
+        for record in ordered
     ]
     columns = ["flavour", "step", ">tokens", "ended", ">allocated", ">reserved", ">tokens/s", "source"]
     caption = "GB (10^9 bytes): peaks; of a pruned probe those it reached before it died."

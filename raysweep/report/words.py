@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cost.candidate import Reason
 from cost.evidence import Evidence, Range
 from cost.units import format_duration, format_money, format_tokens
 from raysweep.decision.model import Decision
@@ -13,7 +14,14 @@ def no_choice(decision: Decision) -> str:
     if not any(candidate.fits for candidate in candidates):
         return f"Nothing fits with a margin of {decision.margin_share:.0%}."
     if not decision.choice.eligible:
-        return "What fits has no known time or price, or is over the budget: nothing can be chosen."
+        if any(lost.reason is Reason.OVER_BUDGET for lost in decision.choice.lost):
+            return (
+                "Nothing that fits is sure to stay within the run's budget: it is held against the upper end of each "
+                "range. Raise it, or shorten the run."
+            )
+        return (
+            "What fits has no known time or price: nothing can be chosen. Name a gpu_id and a price for the flavours."
+        )
     return f"Nothing that fits reaches {decision.choice.at_least_tokens:,} tokens."
 
 
@@ -58,4 +66,7 @@ def range_json(value: Range | None) -> dict[str, float] | None:
 
 def signed_words(value: float | None, unit: str) -> str | None:
     """Return a change with its sign."""
-    return None if value is None else f"{value:+,.2f} {unit}"
+    if value is None:
+        return None
+    shown = f"{value:+,.2f}"
+    return f"{'0.00' if shown in {'-0.00', '+0.00'} else shown} {unit}"

@@ -43,3 +43,12 @@ def test_no_number_and_no_word_is_broken(width: int) -> None:
 
 def test_words_are_broken_only_where_nothing_else_helps() -> None:
     assert not lay_out(PEAKS, 40).fits
+
+
+def test_ranges_stay_on_one_line_while_text_can_give_way() -> None:
+    flavours = table(
+        ["flavour", "step", ">hours", ">USD"],
+        [(f"lab/{n}", "checkpointing cpu, loss chunked", "1.59 (0.78 to 3.26)", "2.87 (1.40 to 5.87)") for n in "abc"],
+    )
+    lines = page_text(Page("t", (flavours,)), width_columns=70).splitlines()
+    assert sum("1.59 (0.78 to 3.26)" in line and "2.87 (1.40 to 5.87)" in line for line in lines) == 3
