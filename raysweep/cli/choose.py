@@ -8,6 +8,7 @@ import click
 
 from raysweep.cli.edge import Exit, common_options
 from raysweep.cli.options import (
+    AboveZero,
     data_option,
     lengths_option,
     margin_option,
@@ -22,10 +23,8 @@ from raysweep.cli.options import (
 @click.command("choose")
 @click.argument("artifacts", nargs=-1, required=True, metavar="ARTIFACT…")
 @click.option("--at-least", "at_least_tokens", type=click.IntRange(min=1), help="Shortest length limit that will do.")
-@click.option("--budget-usd", type=click.FloatRange(min=0, min_open=True), help="What the run itself may cost at most.")
-@click.option(
-    "--budget-hours", type=click.FloatRange(min=0, min_open=True), help="What the run itself may take at most."
-)
+@click.option("--budget-usd", type=AboveZero(), help="What the run itself may cost at most.")
+@click.option("--budget-hours", type=AboveZero(), help="What the run itself may take at most.")
 @lengths_option
 @margin_option
 @data_option

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +16,21 @@ if TYPE_CHECKING:
     from raysweep.space import SearchSpace
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class AboveZero(click.FloatRange):
+    """A finite number above 0; click's own range lets ``nan`` through."""
+
+    def __init__(self) -> None:
+        """Bound it below."""
+        super().__init__(min=0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number, or fail as click does."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
 
 
 def prices_option(command: F) -> F:

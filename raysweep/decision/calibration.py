@@ -56,7 +56,7 @@ def read_log(path: Path) -> RunLog:
         raise DataError(f"{path}: expected a trainer_state.json or a JSONL of tokens and seconds; {error}.") from None
     try:
         state = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # lines, or brackets without end
         return _jsonl(path, text)
     return _trainer_state(path, state) if isinstance(state, dict) and "log_history" in state else _jsonl(path, text)
 
@@ -87,7 +87,7 @@ def _jsonl(path: Path, text: str) -> RunLog:
         try:
             row = json.loads(line)
             tokens, seconds = row["tokens"], row["seconds"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             tokens = seconds = None
         if not isinstance(tokens, int) or not _positive(tokens) or not _positive(seconds):
             raise DataError(

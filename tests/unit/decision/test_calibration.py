@@ -79,3 +79,10 @@ def test_a_log_without_times_is_refused(text: str, wanted: str, tmp_path: Path) 
 def test_a_missing_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="none"):
         read_log(tmp_path / "none")
+
+
+def test_a_log_nested_without_end_is_refused_by_its_line(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text("[" * 100_000)
+    with pytest.raises(DataError, match=r"log\.jsonl:1: expected"):
+        read_log(log)
