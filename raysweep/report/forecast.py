@@ -92,7 +92,7 @@ def _frees(forecast: Forecast, labels: dict[StepSetting, str]) -> list[Block]:
         return []
     largest = Sentence(
         f"The largest peak, {gb(frees.peak_reserved_bytes)} GB reserved, is that of {labels[frees.step]} at "
-        f"{frees.length_tokens:,} tokens; {frees.dominant} dominate: {gb(frees.dominant_bytes)} GB."
+        f"{frees.length_tokens:,} tokens; mostly {frees.dominant}: {gb(frees.dominant_bytes)} GB."
     )
     rows = [(change.what, gb(change.peak_reserved_bytes), _signed_gb(change.freed_bytes)) for change in frees.changes]
     if not rows:
@@ -226,5 +226,5 @@ def _longest_json(longest: Longest) -> dict[str, Any]:
 def _reserved(row: ForecastRow) -> str | None:
     if row.peak_reserved_range_bytes is None:
         return gb(row.peak_reserved_bytes, digits=2)
-    low, high = row.peak_reserved_range_bytes
-    return f"{gb(low, digits=2)} to {gb(high, digits=2)}"
+    low, high = (gb(size, digits=2) for size in row.peak_reserved_range_bytes)
+    return high if low == high else f"{low} to {high}"
