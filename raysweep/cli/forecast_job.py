@@ -201,7 +201,7 @@ class ForecastJob:
         if short:
             notes.append(f"{short:,} items of 1 token are played as items of {SHORTEST_TOKENS}.")
         if not self.with_advice:
-            notes.append("What would make the data fit where they do not: add --advice.")
+            notes.append("Where the data do not fit, --advice tries what would make them fit.")
         return notes
 
 
