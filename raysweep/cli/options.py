@@ -78,11 +78,14 @@ def read_lengths(text: str) -> tuple[int, ...]:
     Raises:
         SpaceError: they are not lengths.
     """
+    from raysweep.errors import SpaceError
     from raysweep.space.cursor import Cursor
     from raysweep.space.document import read_document
     from raysweep.space.parse import read_lengths as read
 
     parts = text.split(":")
+    if len(parts) not in {1, 3}:
+        raise SpaceError(f"--lengths: expected 4096,8192 or FROM:TO:BY such as 1024:8192:1024; {text!r} came.")
     written = f"{{from: {parts[0]}, to: {parts[1]}, by: {parts[2]}}}" if len(parts) == 3 else f"[{text}]"
     return read(Cursor(read_document(written, "--lengths"), "--lengths"))
 

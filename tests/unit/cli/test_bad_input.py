@@ -249,3 +249,9 @@ def test_generation_cannot_be_simulated_and_is_refused_before_any_plan(tmp_path:
     result = _run("sweep", space, "--device", "simulated", "--out", tmp_path / "out")
     _refused(result, "mode generate", "--device cuda")
     assert not (tmp_path / "out").exists()
+
+
+def test_lengths_with_one_colon_show_both_forms(tmp_path: Path) -> None:
+    space = tmp_path / "space.yaml"
+    space.write_text(SPACE, encoding="utf-8")
+    _refused(_run("forecast", space, "--lengths", "10:20"), "FROM:TO:BY", "'10:20' came")
