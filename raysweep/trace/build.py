@@ -221,9 +221,11 @@ def _spread(first: int, last: int, between: int) -> list[int]:
     """Return both ends of a range and lengths between them, at which rounding to a grain is least like a line."""
     lengths = {first, last}
     span = last - first
+    # Windows that do not meet, so that each gives a length of its own.
+    reach = min(GRAIN_TOKENS // 2, max(0, span // (2 * (between + 1)) - 1))
     for i in range(1, between + 1):
         center = first + i * span // (between + 1)
-        near = range(max(first + 1, center - GRAIN_TOKENS // 2), min(last - 1, center + GRAIN_TOKENS // 2) + 1)
+        near = range(max(first + 1, center - reach), min(last - 1, center + reach) + 1)
         if near:
             lengths.add(max(near, key=lambda n: abs(_rounding(n) * span - _line(n, first, last))))
     return sorted(lengths)

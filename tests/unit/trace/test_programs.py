@@ -8,7 +8,7 @@ import pytest
 from raysweep.memory.program import Program, SegmentName, flatten
 from raysweep.memory.replay import Replayer
 from raysweep.setting import AdapterSetting, Attention, Checkpointing, Loss, StepSetting, Weights
-from raysweep.trace.build import model_program
+from raysweep.trace.build import _spread, model_program
 
 SHORTEST, LONGEST = 3, 1500
 CHUNK_TOKENS = 256
@@ -86,3 +86,11 @@ def test_micro_steps_after_the_second_change_nothing(case):
     assert four.peak_allocated_bytes == two.peak_allocated_bytes
     assert four.peak_reserved_bytes == two.peak_reserved_bytes
     assert four.components_bytes == two.components_bytes
+
+
+def test_a_square_term_is_told_within_a_short_range() -> None:
+    for first, last in ((64, 256), (64, 80), (100, 163)):
+        for between in (1, 2):
+            lengths = _spread(first, last, between)
+            assert len(lengths) == between + 2
+            assert (lengths[0], lengths[-1]) == (first, last)
