@@ -106,7 +106,7 @@ def cells_of(group: str) -> tuple[Cell, ...]:
         raise ValueError(f"{group!r} is no group; expected one of {', '.join(GROUPS)}")
     cells = makers[group]()
     # A cell that stood twice would be measured once, and missed.
-    assert len({cell.probe_id for cell in cells}) == len(cells)  # noqa: S101
+    assert len({cell.probe_id for cell in cells}) == len(cells)  # noqa: S101  a slip in this file, not input
     return cells
 
 

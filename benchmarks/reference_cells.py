@@ -87,7 +87,7 @@ def _replace_process(options: argparse.Namespace, seconds: float) -> None:
     again = ["--out", str(options.out), "--group", options.group, "--device", options.device]
     again += ["--seconds", f"{seconds:.0f}"] + (["--tiny"] if options.tiny else [])
     again += ["--only", options.only] if options.only else []
-    os.execv(sys.executable, [sys.executable, "-m", "benchmarks.reference_cells", *again])  # noqa: S606
+    os.execv(sys.executable, [sys.executable, "-m", "benchmarks.reference_cells", *again])  # noqa: S606  its own command, no shell
 
 
 class Measurement:
@@ -288,8 +288,8 @@ def _measure_in_spite_of_numerics() -> None:
     def micro_step(self: TrainingStep, *args: Any, **kwargs: Any) -> torch.Tensor:
         return torch.nan_to_num(original(self, *args, **kwargs))
 
-    micro_step.ignores_numerics = True  # type: ignore[attr-defined]
-    TrainingStep.micro_step = micro_step  # type: ignore[method-assign]
+    micro_step.ignores_numerics = True  # type: ignore[attr-defined]  # a mark
+    TrainingStep.micro_step = micro_step  # type: ignore[method-assign]  # meant so
 
 
 def _reset_host_peaks() -> None:

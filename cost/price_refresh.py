@@ -114,7 +114,7 @@ def _get_json(url: str, timeout_seconds: float) -> Any:
         raise CostError(f"Prices are fetched from an http or https address, not {url}.")
     request = urllib.request.Request(url, headers={"Accept": "application/json"})  # noqa: S310  # checked above
     try:
-        with urllib.request.urlopen(request, timeout=timeout_seconds) as response:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=timeout_seconds) as response:  # noqa: S310  likewise
             return json.load(response)
     except urllib.error.HTTPError as error:
         raise CostError(f"{url} answered {error.code} {error.reason}. The prices known so far still count.") from error
