@@ -142,11 +142,7 @@ def _device_runner(
     outside_allocator_bytes: int | None,
     allocator_conf: str,
 ) -> Runner:
-    import os
-
-    if allocator_conf:
-        # Read when CUDA is first used, which in a session's process has not happened yet.
-        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = allocator_conf
+    set_allocator_conf(allocator_conf)
     from raysweep.probe.device_runner import DeviceRunner
     from raysweep.step.config import load_config
 
@@ -157,6 +153,23 @@ def _device_runner(
         memory_cap_bytes=memory_cap_bytes,
         outside_allocator_bytes=outside_allocator_bytes,
     )
+
+
+def set_allocator_conf(conf: str) -> None:
+    """Make this process's allocator follow the space alone, whatever the machine's environment says.
+
+    To be called before torch reads it, which in a session's process has not happened yet. Both names are set, or
+    cleared: which of them wins where both are set differs between versions of torch (2.13 takes the older one).
+
+    Args:
+        conf: as the variables are written; empty for the allocator's defaults.
+    """
+    import os
+
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        os.environ.pop(name, None)
+        if conf:
+            os.environ[name] = conf
 
 
 def _allocator_conf(space: SearchSpace) -> str:

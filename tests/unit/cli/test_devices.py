@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from cost.catalogue import Catalogue
 from cost.domain import Flavour
-from raysweep.cli.devices import Devices, choose_devices, device_factory, emulated_flavours, probed_here
+from raysweep.cli.devices import (
+    Devices,
+    choose_devices,
+    device_factory,
+    emulated_flavours,
+    probed_here,
+    set_allocator_conf,
+)
 from raysweep.errors import InputError, MachineError, SpaceError
 from raysweep.records import Source
 from raysweep.report import machine
@@ -90,3 +100,33 @@ def test_a_factory_travels_to_another_process() -> None:
     copy: Any = pickle.loads(pickle.dumps(factory))  # noqa: S301 - our own bytes
     assert copy.keywords["memory_cap_bytes"] == A100.total_memory_bytes
     assert copy.keywords["allocator_conf"] == "expandable_segments:True,max_split_size_mb:64"
+
+
+ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
+
+@pytest.mark.parametrize("inherited", ALLOCATOR_VARIABLES)
+@pytest.mark.parametrize("conf", ["max_split_size_mb:64", ""])
+def test_a_probes_allocator_follows_the_space_and_not_the_environment(
+    inherited: str, conf: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ALLOCATOR_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(inherited, "max_split_size_mb:99")
+    set_allocator_conf(conf)
+    assert {name: os.environ.get(name) for name in ALLOCATOR_VARIABLES} == dict.fromkeys(
+        ALLOCATOR_VARIABLES, conf or None
+    )
+
+
+@pytest.mark.parametrize("inherited", ALLOCATOR_VARIABLES)
+def test_torch_takes_the_spaces_setting_whichever_name_it_prefers(inherited: str) -> None:
+    code = (
+        "from raysweep.cli.devices import set_allocator_conf\n"
+        "set_allocator_conf('max_split_size_mb:64')\n"
+        "import torch\n"
+        "print(torch._C._accelerator_getAllocatorSettings())\n"
+    )
+    environment = {**os.environ, inherited: "max_split_size_mb:99"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "max_split_size_mb:64"
