@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,8 +10,10 @@ import torch
 from raysweep.step.observer import SILENT, Observer, Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from peft import PeftModel
-    from transformers import PreTrainedModel
+    from transformers import GenerationConfig, PreTrainedModel
 
     from raysweep.setting import StepSetting
 
@@ -43,8 +45,22 @@ def generate(
     generator: Any = model
     generator.eval()
     autocast = torch.autocast(prompt.device.type, torch.bfloat16) if setting.autocast else nullcontext()
-    with torch.no_grad(), autocast:
+    with _planned(generator, plan), torch.no_grad(), autocast:
         tokens: torch.Tensor = generator.generate(
             input_ids=prompt, attention_mask=torch.ones_like(prompt), generation_config=plan
         )
     return tokens
+
+
+@contextmanager
+def _planned(model: Any, plan: GenerationConfig) -> Iterator[None]:
+    """Put the plan in place of the model's own generation config for a block.
+
+    transformers fills what a plan leaves open, such as the tokens that end a sequence, from the model's own.
+    """
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    own, base.generation_config = base.generation_config, plan
+    try:
+        yield
+    finally:
+        base.generation_config = own
