@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PretrainedConfig, PreTrainedModel
 
+# What the free memory after an out-of-memory probe is to be compared with. Libraries load kernels as they are first
+# used and keep them, so that only an earlier completed probe tells what there was to come back.
+_BEFORE_LOADING = "before a model was loaded"
+_BEFORE_KERNELS = "with the model loaded, before its first step loaded any kernel"
+_AFTER_COMPLETED = "after the last completed probe"
+
 
 class DeviceRunner:
     """A ``raysweep.search.runner.Runner`` on a CUDA device, or on the CPU where the kernels have one.
@@ -68,6 +74,7 @@ class DeviceRunner:
         self._meter = Meter(self._device)
         self._bare = self._device.usage()
         self._level = self._bare
+        self._free_before = _BEFORE_LOADING, self._bare.free_bytes
         self._model: PeftModel | PreTrainedModel | None = None
         self._loaded: str | None = None
         self._step: TrainingStep | None = None
@@ -188,6 +195,7 @@ class DeviceRunner:
         gc.freeze()
         self._device.release_caches()
         self._level = self._device.usage()
+        self._free_before = _BEFORE_KERNELS, self._level.free_bytes
         self._loaded = key
         return time.perf_counter() - started
 
@@ -226,6 +234,7 @@ class DeviceRunner:
         gc.collect()
         self._device.release_caches()
         self._level = self._bare
+        self._free_before = _BEFORE_LOADING, self._bare.free_bytes
 
     def _tidy(self, fault: Fault | None, at_end: Usage | None) -> Usage | None:
         """Drop what the probe made; return the usage afterwards, or None where the process must be replaced."""
@@ -243,6 +252,8 @@ class DeviceRunner:
                 now = self._device.usage()
         except RuntimeError:  # a lost context cannot be tidied
             return None
+        if fault is None and self._loaded is not None:
+            self._free_before = _AFTER_COMPLETED, now.free_bytes
         return now if is_clean(now, level=self._level, at_end=at_end) else None
 
     def _outcome(self, timing: Timing, fault: Fault | None, usage: Usage | None, after: Usage | None) -> Outcome:
@@ -264,9 +275,10 @@ class DeviceRunner:
     def _came_back(self, after: Usage | None) -> str:
         if after is None:
             return " Its memory did not come back."
-        if after.free_bytes is None or self._level.free_bytes is None:
+        when, before_bytes = self._free_before
+        if after.free_bytes is None or before_bytes is None:
             return ""
-        return f" Afterwards {after.free_bytes:,} bytes of the device were free, {self._level.free_bytes:,} before it."
+        return f" Afterwards {after.free_bytes:,} bytes of the device were free, {before_bytes:,} {when}."
 
     def _measurement(self, timing: Timing, usage: Usage) -> Measurement:
         seen = rate(timing)

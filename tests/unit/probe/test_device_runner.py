@@ -118,7 +118,7 @@ def test_a_training_probe_tells_warm_up_from_measured_steps(config: LlamaConfig)
     assert seen.peak_allocated_bytes > 0
 
 
-def test_a_data_probe_times_every_item_in_its_order(runner: DeviceRunner) -> None:
+def test_a_data_probe_times_every_micro_batch_in_its_order(runner: DeviceRunner) -> None:
     outcome = runner.run(sample(5, 1, 30, 9, 12))
     seen = outcome.measurement
     assert seen is not None
@@ -127,10 +127,11 @@ def test_a_data_probe_times_every_item_in_its_order(runner: DeviceRunner) -> Non
     assert sum(seen.micro_step_seconds) < sum(seen.step_seconds)
 
 
-def test_a_data_probe_of_larger_micro_batches_still_has_an_entry_an_item(runner: DeviceRunner) -> None:
+def test_a_data_probe_of_larger_micro_batches_has_an_entry_a_micro_batch(runner: DeviceRunner) -> None:
     seen = runner.run(sample(5, 3, 30, 9, 12, step=replace(STEP, micro_batch=2))).measurement
     assert seen is not None
-    assert len(seen.micro_step_seconds) == 5
+    assert len(seen.micro_step_seconds) == 3
+    assert sum(seen.micro_step_seconds) < sum(seen.step_seconds)
     assert len(seen.step_seconds) == 2
 
 
@@ -334,7 +335,45 @@ def test_memory_that_comes_back_with_the_model_costs_a_load_alone(
 ) -> None:
     outcome = run_with_leak(config, monkeypatch, leak_goes_with_model=True)
     assert outcome.state is ProbeState.PRUNED
-    assert "bytes of the device were free" in (outcome.detail or "")
+    free = "20,000,000,000"
+    assert f"Afterwards {free} bytes of the device were free, {free} before a model was loaded." in (
+        outcome.detail or ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("completed", "phase", "said"),
+    [
+        (1, "backward", "19,400,000,000 bytes of the device were free, 19,400,000,000 after the last completed probe."),
+        (0, "backward", ", 20,000,000,000 with the model loaded, before its first step loaded any kernel."),
+        (0, "load", ", 20,000,000,000 before a model was loaded."),
+    ],
+)
+def test_a_pruned_probe_says_what_is_free_again_and_with_what_that_compares(
+    config: LlamaConfig, monkeypatch: pytest.MonkeyPatch, completed: int, phase: str, said: str
+) -> None:
+    class LoadsKernels(FakeCard):
+        """Its first step takes 0.6 GB outside the allocator for good."""
+
+        kernel_bytes = 0
+
+        def usage(self) -> Usage:
+            before = super().usage()
+            return replace(
+                before,
+                free_bytes=(before.free_bytes or 0) - self.kernel_bytes,
+                outside_allocator_bytes=(before.outside_allocator_bytes or 0) + self.kernel_bytes,
+            )
+
+        def synchronize(self) -> None:
+            self.kernel_bytes = 600_000_000
+
+    runner = DeviceRunner(config, device=LoadsKernels(), pace=QUICK)
+    for _ in range(completed):
+        assert runner.run(train()).state is ProbeState.COMPLETED
+    monkeypatch.setattr(*PLACES[phase], failing(OOM))
+    detail = runner.run(train()).detail or ""
+    assert said in detail
 
 
 @pytest.mark.parametrize(("outside_bytes", "expected_bytes"), [(None, 15_500_000_000), (600_000_000, 15_400_000_000)])
