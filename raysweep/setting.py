@@ -70,6 +70,7 @@ class AdapterSetting:
     """A LoRA adapter."""
 
     rank: int = 16
+    """0 is no adapter: the base model alone, which can generate but has nothing to train."""
     alpha: float = 32
     dropout: float = 0.0
     targets: tuple[str, ...] = (ALL_LINEAR,)

@@ -14,8 +14,14 @@ def step_labels(steps: Sequence[StepSetting]) -> dict[StepSetting, str]:
     labels: dict[StepSetting, str] = {}
     for step in distinct:
         fields = step.differing(tuple(other for other in distinct if other != step))
-        labels[step] = ", ".join(f"{name.removeprefix('adapter.')} {_value(v)}" for name, v in fields.items())
+        labels[step] = ", ".join(_named(name, value) for name, value in fields.items())
     return {step: label or "the one step" for step, label in labels.items()}
+
+
+def _named(name: str, value: Any) -> str:
+    if name == "adapter.rank" and value == 0:
+        return "no adapter"
+    return f"{name.removeprefix('adapter.')} {_value(value)}"
 
 
 def _value(value: Any) -> str:

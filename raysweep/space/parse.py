@@ -61,8 +61,8 @@ def parse_space(text: str, name: str, *, folder: Path | None = None, path: Path 
     """
     top = Cursor(read_document(text, name), name)
     entries = top.keys(_KEYS, required=("model",))
-    steps, searched = read_steps(entries.get("step"))
     mode = entries["mode"].choice(Mode) if "mode" in entries else Mode.TRAIN
+    steps, searched = read_steps(entries.get("step"), trains=mode is Mode.TRAIN)
     prompt_tokens, new_tokens = _generation(top, entries, mode)
     return SearchSpace(
         source_text=text,

@@ -26,7 +26,8 @@ class RunSetting:
     """Several items a sequence, each sequence as long as the length limit."""
     packing_attends_across_items: bool = True
     process_per_stage: bool = False
-    warm_up_seconds: float = 0.0
+    warm_up_seconds: float | None = None
+    """Of a process; None for what probes measured of it, and nothing where none did."""
     start_up: StartUp = field(default_factory=StartUp)
     pauses: tuple[Pause, ...] = ()
     billing: Billing = field(default_factory=Billing)

@@ -45,12 +45,21 @@ def _targets(at: Cursor) -> tuple[str, ...]:
     return names
 
 
+def _trained_rank(at: Cursor) -> int:
+    if at.node.value == 0 and not isinstance(at.node.value, bool):
+        at.refuse(
+            f"a rank from 1 to {MAX_RANK} in mode train, where the adapter is what trains",
+            " Write 'mode: generate' to measure a model without an adapter.",
+        )
+    return at.integer(least=1, most=MAX_RANK)
+
+
 def _max_grad_norm(at: Cursor) -> float | None:
     return None if at.is_null else at.number("null or a norm above 0", above=0)
 
 
 _ADAPTER: dict[str, Reader] = {
-    "rank": lambda at: at.integer(least=1, most=MAX_RANK),
+    "rank": lambda at: at.integer(least=0, most=MAX_RANK),
     "alpha": lambda at: at.number("a number above 0", above=0),
     "dropout": lambda at: at.number("a share of 0 or more and below 1", least=0, below=1),
     "targets": _targets,
@@ -73,16 +82,22 @@ STEP_KEYS = tuple(field.name for field in dataclasses.fields(StepSetting))
 ADAPTER_KEYS = tuple(field.name for field in dataclasses.fields(AdapterSetting))
 
 
-def read_steps(at: Cursor | None) -> tuple[tuple[StepSetting, ...], tuple[str, ...]]:
-    """Return every setting (the last searched value varies fastest) and the dotted names that are searched."""
+def read_steps(at: Cursor | None, *, trains: bool = True) -> tuple[tuple[StepSetting, ...], tuple[str, ...]]:
+    """Return every setting (the last searched value varies fastest) and the dotted names that are searched.
+
+    Args:
+        at: the ``step`` part; None where the space has none.
+        trains: whether the steps train, and so need an adapter; rank 0 is none.
+    """
     if at is None or at.is_null:
         return (StepSetting(),), ()
     values: dict[str, tuple[Any, ...]] = {}
     searched: list[str] = []
+    adapter = _ADAPTER | ({"rank": _trained_rank} if trains else {})
     for key, part in at.keys(STEP_KEYS).items():
         if key == "adapter":
             for name, inner in part.keys(ADAPTER_KEYS).items():
-                _read(inner, f"adapter.{name}", _ADAPTER[name], values, searched)
+                _read(inner, f"adapter.{name}", adapter[name], values, searched)
         else:
             _read(part, key, _STEP[key], values, searched)
     count = 1

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from raysweep.records import Mode
 from raysweep.setting import AdapterDtype, Checkpointing, Loss, StepSetting
 from raysweep.space import load_space, parse_space
+from raysweep.space.labels import step_labels
 
 FULL = """
 model: qwen2.5-7b
@@ -107,6 +108,13 @@ def test_stages_carry_epochs_or_a_share_of_the_loss() -> None:
 def test_mode_generate_takes_prompt_and_new_tokens() -> None:
     space = parse_space("model: m\nmode: generate\nprompt_tokens: 1024\nnew_tokens: 256", "s")
     assert (space.mode, space.prompt_tokens, space.new_tokens) == (Mode.GENERATE, 1024, 256)
+
+
+def test_mode_generate_takes_rank_0_as_no_adapter() -> None:
+    text = "model: m\nmode: generate\nprompt_tokens: 8\nnew_tokens: 4\nstep: {adapter: {rank: {search: [0, 16]}}}"
+    space = parse_space(text, "s")
+    assert [step.adapter.rank for step in space.steps] == [0, 16]
+    assert list(step_labels(space.steps).values()) == ["no adapter", "rank 16"]
 
 
 def test_paths_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
