@@ -9,7 +9,8 @@ from dataclasses import replace
 from cost import least_squares
 from cost.errors import CostError
 from cost.evidence import RANGE_SHARE, Evidence
-from cost.throughput import HOLD_SHARE, TimeModel, Timing, fit
+from cost.throughput import HOLD_SHARE, TimeModel, Timing
+from cost.time_fit import fit
 
 _PRIOR_HOLDS = 0.5
 """How many holds' worth of belief ``HOLD_SHARE`` has before any was seen. Small: of 4,000 simulated flavours

@@ -1,4 +1,4 @@
-"""Seconds of a training step as a function of its length, fitted from probes, and how sure that is.
+"""Seconds of a training step as a function of its length, and how sure that is. ``cost.time_fit`` fits it.
 
 A micro-step of padded length L takes ``floor + linear L + quadratic L^2`` seconds. A length that the process has not
 seen before costs a further sum once, since libraries choose their kernels anew for each shape; an optimizer step costs
@@ -8,8 +8,8 @@ one of its own. All five are 0 or more.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from cost import least_squares
 from cost.errors import CostError
@@ -23,11 +23,9 @@ FORECAST_LOG_SD = 0.435
 """Standard deviation of the logarithm of a roofline's seconds for a flavour that was never probed: the root of the
 summed squares of what is unknown of an efficiency (overall .30, architecture .25, GPU .15, flavour .12)."""
 
-NEW_LENGTH_SHARE = 0.5
-NEW_LENGTH_LOG_SD = 0.61
-"""Where no probe met a new length: its cost as a share of the floor, and the standard deviation of its logarithm."""
-_NEW_LENGTH_SD = (math.exp(1.645 * NEW_LENGTH_LOG_SD) - 1) / 1.645
-"""The same as a share, such that the upper end of a nine-in-ten range is that of the logarithm."""
+HOST_SHARE = 0.12
+"""Standard deviation, as a share, of the seconds that the host takes: launching kernels (the floor), and choosing them
+for a new length. Other work slows it for tens of seconds at a time, which a short probe cannot average out."""
 
 TERMS = ("floor", "linear", "quadratic", "new length", "optimizer step")
 
@@ -99,6 +97,8 @@ class TimeModel:
     """Standard deviation of one micro-step's seconds about the fit, as a share."""
     scale_share: float = 0.0
     """Standard deviation of what is wrong with all seconds alike: another machine, an efficiency never measured."""
+    host_share: float = 0.0
+    """Standard deviation of what is wrong with the floor and the new lengths alone; see ``HOST_SHARE``."""
     longest_timed_tokens: int | None = None
     """Beyond this length the model extrapolates."""
     assumed: tuple[str, ...] = ()
@@ -141,9 +141,9 @@ class TimeModel:
     def seconds(self, work: Work) -> Range:
         """Return the seconds of a stretch of training with a range.
 
-        Three errors add up: of the fitted coefficients (Student's t with their covariance), of single micro-steps about
-        the fit (which average out over many), and of what shifts all of them alike. A shift of a fifth and more, as of
-        a forecast, is taken as a factor either way.
+        Four errors add up: of the fitted coefficients (Student's t with their covariance), of single micro-steps about
+        the fit (which average out over many), of what shifts all of them alike, and of what shifts the host's part. A
+        shift of a fifth and more, as of a forecast, is taken as a factor either way.
         """
         expected = self.expected_seconds(work)
         fitted = 0.0
@@ -162,7 +162,8 @@ class TimeModel:
             return Range(
                 expected=expected, low=max(expected / factor - variable, 0.0), high=expected * factor + variable
             )
-        width = math.hypot(variable, normal * self.scale_share * expected)
+        host = self.floor_seconds * work.micro_steps + self.new_length_seconds * work.new_lengths
+        width = math.hypot(variable, normal * self.scale_share * expected, normal * self.host_share * host)
         return Range(expected=expected, low=max(expected - width, 0.0), high=expected + width)
 
     def tokens_per_second(self, length_tokens: int, *, accumulation: int = 1, items: int = 1) -> Range:
@@ -180,127 +181,3 @@ class TimeModel:
             low=tokens / seconds.high,
             high=tokens / seconds.low if seconds.low > 0 else math.inf,
         )
-
-
-def fit(
-    timings: Sequence[Timing],
-    *,
-    evidence: Evidence,
-    optimizer_step_seconds: float | None = None,
-    hold_share: float = HOLD_SHARE,
-) -> TimeModel:
-    """Return the time model that is nearest to the timings in relative error.
-
-    Args:
-        timings: Steady ones: a process's first steps, which compile and tune, belong elsewhere.
-        evidence: What the timings are.
-        optimizer_step_seconds: Where it was timed by itself; else it is fitted, if the timings can tell it.
-        hold_share: See ``HOLD_SHARE``.
-
-    Raises:
-        CostError: There is no timing, or one is not positive.
-
-    Errors are relative, since a step's noise grows with its length; weights come from the fit, not from the noisy
-    seconds, so that fast outliers do not pull it down.
-    """
-    if not timings:
-        raise CostError("A time model needs at least one timing; probe the step at one or more lengths first.")
-    for timing in timings:
-        if not (math.isfinite(timing.seconds) and timing.seconds > 0 and timing.work.micro_steps > 0):
-            raise CostError(f"A timing must be positive and of at least one micro-step, not {timing}.")
-    known = optimizer_step_seconds or 0.0
-    rows = [
-        (*t.work.terms[:-1], 0.0 if optimizer_step_seconds is not None else t.work.optimizer_steps) for t in timings
-    ]
-    targets = [max(t.seconds - known * t.work.optimizer_steps, 1e-9) for t in timings]
-    values: least_squares.Vector = ()
-    fits = targets
-    for _ in range(4):  # reweighting settles to parts in a thousand within three rounds
-        weighted = [tuple(x / f for x in row) for row, f in zip(rows, fits, strict=True)]
-        values = least_squares.non_negative(weighted, [y / f for y, f in zip(targets, fits, strict=True)])
-        fits = [max(_dot(values, row), 1e-9) for row in rows]
-    weighted = [tuple(x / f for x in row) for row, f in zip(rows, fits, strict=True)]
-    columns = least_squares.independent_columns(weighted)
-    errors = [(y / f - 1) ** 2 * t.work.micro_steps for y, f, t in zip(targets, fits, timings, strict=True)]
-    degrees = len(timings) - len(columns)
-    # With as many terms as timings nothing is left to show the noise: take a hold's, and one degree of freedom.
-    variance = math.fsum(errors) / degrees if degrees > 0 else hold_share**2
-    covariance = _covariance(weighted, [t.work.micro_steps for t in timings], columns, variance)
-    model = TimeModel(
-        floor_seconds=values[0],
-        linear_seconds_per_token=values[1],
-        quadratic_seconds_per_token2=values[2],
-        new_length_seconds=values[3],
-        optimizer_step_seconds=optimizer_step_seconds if optimizer_step_seconds is not None else values[4],
-        evidence=evidence,
-        covariance=covariance,
-        degrees_of_freedom=max(degrees, 1),
-        noise_share=math.sqrt(variance),
-        scale_share=hold_share,
-        longest_timed_tokens=max(round(t.work.tokens / t.work.micro_steps) for t in timings),
-        assumed=tuple(
-            name
-            for i, name in enumerate(TERMS)
-            if i not in columns and not (name == TERMS[4] and optimizer_step_seconds is not None)
-        ),
-    )
-    return _with_assumed_new_lengths(model, timings) if TERMS[3] in model.assumed else model
-
-
-def forecast(roofline: Sequence[Timing], *, log_sd: float = FORECAST_LOG_SD) -> TimeModel:
-    """Return a model with a wide range for a flavour that was never probed.
-
-    Args:
-        roofline: Seconds computed from the step's operations at several lengths.
-        log_sd: See ``FORECAST_LOG_SD``.
-    """
-    fitted = fit(roofline, evidence=Evidence.FORECAST, hold_share=0.0)
-    return replace(fitted, covariance=(), degrees_of_freedom=0, noise_share=0.0, scale_share=log_sd)
-
-
-def _dot(values: Sequence[float], row: Sequence[float]) -> float:
-    return sum(v * x for v, x in zip(values, row, strict=True))
-
-
-def _covariance(
-    weighted: Sequence[least_squares.Vector],
-    micro_steps: Sequence[float],
-    columns: tuple[int, ...],
-    variance: float,
-) -> least_squares.Matrix:
-    """Covariance of all five coefficients, from every column that the timings can tell (also one fitted as 0).
-
-    A timing of n micro-steps has a relative variance of ``variance / n``.
-    """
-    narrow = [tuple(row[c] * math.sqrt(n) for c in columns) for row, n in zip(weighted, micro_steps, strict=True)]
-    gram, _ = least_squares.normal_equations(narrow, [0.0] * len(narrow))
-    inverse = least_squares.inverted(gram)
-    if inverse is None:  # columns are independent by construction; weights cannot change that beyond rounding
-        return ()
-    full = [[0.0] * len(TERMS) for _ in TERMS]
-    for a, i in enumerate(columns):
-        for b, j in enumerate(columns):
-            full[i][j] = inverse[a][b] * variance
-    return tuple(tuple(line) for line in full)
-
-
-def _with_assumed_new_lengths(model: TimeModel, timings: Sequence[Timing]) -> TimeModel:
-    """Assume what a new length costs where the timings could not tell, with a wide variance."""
-    covariance = [list(line) for line in model.covariance] or [[0.0] * len(TERMS) for _ in TERMS]
-    floor_seconds = model.floor_seconds
-    if any(t.work.new_lengths for t in timings):
-        # Every micro-step met a new length, so the floor that was fitted is the sum of both: share it out.
-        expected = floor_seconds * NEW_LENGTH_SHARE / (1 + NEW_LENGTH_SHARE)
-        floor_seconds -= expected
-        shared = (expected * _NEW_LENGTH_SD) ** 2
-        covariance[0][0] += shared
-        covariance[0][3] = covariance[3][0] = -shared
-    else:
-        expected = NEW_LENGTH_SHARE * (floor_seconds or min(t.seconds / t.work.micro_steps for t in timings))
-    covariance[3][3] = (expected * _NEW_LENGTH_SD) ** 2
-    return replace(
-        model,
-        floor_seconds=floor_seconds,
-        new_length_seconds=expected,
-        covariance=tuple(tuple(line) for line in covariance),
-    )

@@ -10,7 +10,8 @@ from typing import Any
 
 from cost.evidence import Evidence, Range
 from cost.project import Projection, project
-from cost.throughput import HOLD_SHARE, TimeModel, Timing, Work, fit
+from cost.throughput import HOLD_SHARE, TimeModel, Timing, Work
+from cost.time_fit import fit
 from raysweep.decision.model import Decision
 from raysweep.errors import DataError, InputError
 

@@ -20,8 +20,8 @@ from raysweep.decision.model import Cell
 from raysweep.decision.outside import outside_of
 from raysweep.decision.plan import million_tokens, run_plan, terms_of
 from raysweep.decision.roofline import roofline_timings, run_flops
-from raysweep.decision.times import time_model
-from raysweep.records import Mode
+from raysweep.decision.times import time_model, timed
+from raysweep.records import Mode, Source
 from raysweep.setting import StepSetting
 
 
@@ -51,11 +51,14 @@ class Grid:
             for length in self.lengths
         )
 
-    def plan(self, step: StepSetting, length_tokens: int) -> RunPlan:
-        """Return the run with a step under a length limit."""
+    def plan(self, flavour: Flavour, step: StepSetting, length_tokens: int) -> RunPlan:
+        """Return the run on a flavour with a step under a length limit."""
         if not self.stages:
             return million_tokens(step, length_tokens)
-        return run_plan(self.stages, self.findings.space, step, length_tokens)
+        measured = timed(self.findings.records, flavour, step, Source.MEASURED)
+        return run_plan(
+            self.stages, self.findings.space, step, length_tokens, measured_warm_up_seconds=measured.warm_up_seconds
+        )
 
     def _cell(self, flavour: Flavour, step: StepSetting, length_tokens: int, margin_share: float) -> Cell:
         memory = self._memory(flavour, step, length_tokens, margin_share)
@@ -97,7 +100,7 @@ class Grid:
         key = (flavour.name, step, length_tokens)
         if key not in self._projections:
             terms = terms_of(self.findings.space, flavour.usd_per_hour, flavour.gpu_count)
-            self._projections[key] = project(self.plan(step, length_tokens), model, terms)
+            self._projections[key] = project(self.plan(flavour, step, length_tokens), model, terms)
         return self._projections[key]
 
     def _candidate(

@@ -63,7 +63,9 @@ def decide(
     candidates = [cell.candidate for cell in cells]
     choice = choose(candidates, at_least_tokens=at_least_tokens, budget=budget, currency=findings.space.run.currency)
     chosen = next((cell for cell in cells if cell.candidate is choice.chosen), None)
-    plan = grid.plan(chosen.step, chosen.candidate.length_tokens) if chosen and chosen.projection else None
+    plan = (
+        grid.plan(chosen.flavour, chosen.step, chosen.candidate.length_tokens) if chosen and chosen.projection else None
+    )
     terms = terms_of(findings.space, chosen.flavour.usd_per_hour, chosen.flavour.gpu_count) if chosen else None
     return Decision(
         model=findings.space.model,

@@ -51,8 +51,23 @@ def stages_of(items: Mapping[str, LengthCounts], space: SearchSpace) -> tuple[St
     )
 
 
-def run_plan(stages: tuple[Stage, ...], space: SearchSpace, step: StepSetting, limit_tokens: int | None) -> RunPlan:
-    """Return the whole run under one length limit."""
+def run_plan(
+    stages: tuple[Stage, ...],
+    space: SearchSpace,
+    step: StepSetting,
+    limit_tokens: int | None,
+    *,
+    measured_warm_up_seconds: float = 0.0,
+) -> RunPlan:
+    """Return the whole run under one length limit.
+
+    Args:
+        stages: its data.
+        space: what else of the run is known.
+        step: of the run.
+        limit_tokens: of an item; None for none.
+        measured_warm_up_seconds: what first steps took beyond steady ones, where the space does not say it.
+    """
     run = space.run
     packing = None
     if run.packing is not None and limit_tokens is not None:
@@ -68,7 +83,7 @@ def run_plan(stages: tuple[Stage, ...], space: SearchSpace, step: StepSetting, l
         pad_to_multiple_tokens=run.pad_to_multiple_tokens,
         sorted_by_length=run.sorted_by_length,
         packing=packing,
-        warm_up_seconds=run.warm_up_seconds,
+        warm_up_seconds=measured_warm_up_seconds if run.warm_up_seconds is None else run.warm_up_seconds,
         pauses=run.pauses,
         start_up=run.start_up,
         process_per_stage=run.process_per_stage,

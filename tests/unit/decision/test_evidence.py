@@ -15,7 +15,7 @@ from cost.throughput import Work
 from cost.verdict import Verdict
 from raysweep.decision.memory import cell_records, from_record
 from raysweep.decision.outside import Outside, OutsideSource, outside_of
-from raysweep.decision.times import time_model, timings_of
+from raysweep.decision.times import time_model, timed
 from raysweep.records import ProbeState, Source
 from raysweep.setting import Loss
 
@@ -94,14 +94,14 @@ def test_a_capped_probe_is_judged_by_the_memory_it_stands_for() -> None:
 
 def test_seconds_of_a_capped_device_are_those_of_the_device_that_ran() -> None:
     capped = record(flavour="hf/a100-large", memory_cap_bytes=A100.total_memory_bytes)
-    assert timings_of([capped], A100, STEP, Source.MEASURED) == ()
-    assert len(timings_of([capped], H200, STEP, Source.MEASURED)) == 3
+    assert timed([capped], A100, STEP, Source.MEASURED).timings == ()
+    assert len(timed([capped], H200, STEP, Source.MEASURED).timings) == 3
 
 
 def test_measured_seconds_win_over_simulated_ones_and_those_over_a_roofline() -> None:
     measured = [record(), record(length_tokens=8192, measurement=measurement(step_seconds=(4.2, 4.2)))]
     simulated = [dataclasses.replace(r, source=Source.SIMULATED) for r in measured]
-    roofline = timings_of(measured, H200, STEP, Source.MEASURED)
+    roofline = timed(measured, H200, STEP, Source.MEASURED).timings
     for records, evidence in (
         ([*simulated, *measured], Evidence.MEASURED),
         (simulated, Evidence.SIMULATED),
@@ -131,13 +131,54 @@ def test_one_length_alone_is_carried_to_others_as_a_rate() -> None:
     assert "floor" in model.assumed
 
 
+def test_a_length_that_the_session_met_in_an_earlier_probe_is_not_new() -> None:
+    earlier = record(length_tokens=100, step=dataclasses.replace(STEP, loss=Loss.CHUNKED))
+    data = record(
+        length_tokens=300,
+        item_tokens=(100, 300),
+        measurement=measurement(step_seconds=(), micro_step_seconds=(0.2, 0.6)),
+        started_at=datetime(2026, 9, 2, tzinfo=UTC),
+    )
+    elsewhere = dataclasses.replace(data, session_id="t1")
+    assert [t.work.new_lengths for t in timed([data, earlier], H200, STEP, Source.MEASURED).timings] == [0, 1]
+    assert [t.work.new_lengths for t in timed([elsewhere, earlier], H200, STEP, Source.MEASURED).timings] == [1, 1]
+
+
+def test_a_micro_batch_of_a_data_probe_is_one_step_at_its_longest_item() -> None:
+    step = dataclasses.replace(STEP, micro_batch=2, accumulation=1)
+    data = record(
+        step=step,
+        length_tokens=300,
+        item_tokens=(100, 300, 50, 40, 20),
+        measurement=measurement(step_seconds=(0.7, 0.5, 0.4), micro_step_seconds=(0.6, 0.4, 0.2)),
+    )
+    found = timed([data], H200, step, Source.MEASURED)
+    assert [(t.work.micro_steps, t.work.tokens, t.seconds) for t in found.timings] == [
+        (1, 300, 0.6),
+        (1, 50, 0.4),
+        (1, 20, 0.2),
+    ]
+    assert found.optimizer_step_seconds == pytest.approx(0.1)
+
+
+def test_what_first_steps_took_beyond_steady_ones_warms_a_process_up() -> None:
+    first = record(measurement=measurement(first_step_seconds=(119.0, 2.5)))
+    later = record(
+        probe_id="p1",
+        measurement=measurement(first_step_seconds=(2.1, 2.0)),
+        started_at=datetime(2026, 9, 2, tzinfo=UTC),
+    )
+    assert timed([first, later], H200, STEP, Source.MEASURED).warm_up_seconds == pytest.approx(117.5)
+    assert timed([], H200, STEP, Source.MEASURED).warm_up_seconds == 0
+
+
 def test_a_data_probe_tells_new_lengths_from_lengths_seen_before() -> None:
     data = record(
         length_tokens=300,
         item_tokens=(100, 300, 100),
         measurement=measurement(step_seconds=(), micro_step_seconds=(0.4, 0.6, 0.2)),
     )
-    timings = timings_of([data], H200, STEP, Source.MEASURED)
+    timings = timed([data], H200, STEP, Source.MEASURED).timings
     assert [(t.work.tokens, t.work.new_lengths, t.seconds) for t in timings] == [
         (100, 1, 0.4),
         (300, 1, 0.6),
