@@ -65,7 +65,7 @@ class Measurement:
     step_seconds: tuple[float, ...] = ()
     """Measured optimizer steps of ``accumulation`` micro-steps each, device-synchronised."""
     micro_step_seconds: tuple[float, ...] = ()
-    """For a probe of the data's own lengths: one entry an item of ``item_tokens``, in order."""
+    """For a probe of the data's own lengths: one entry a micro-batch of ``item_tokens``, in order."""
     tokens_per_second: float | None = None
     """Median over the measured steps."""
     tokens_per_second_low: float | None = None

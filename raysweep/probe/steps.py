@@ -166,8 +166,7 @@ def _optimizer_step(
         item += len(lengths)
         if timing is not None:
             device.synchronize()
-            seconds = time.perf_counter() - micro_start
-            timing.micro_step_seconds.extend([seconds / len(lengths)] * len(lengths))
+            timing.micro_step_seconds.append(time.perf_counter() - micro_start)
     step.optimizer_step()
     device.synchronize()
     seconds = time.perf_counter() - start

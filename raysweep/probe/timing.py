@@ -16,7 +16,7 @@ class Timing:
     step_tokens: list[int] = field(default_factory=list)
     """Tokens of each measured step, padding not counted."""
     micro_step_seconds: list[float] = field(default_factory=list)
-    """One entry an item of a data probe."""
+    """One entry a micro-batch of a data probe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

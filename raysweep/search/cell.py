@@ -12,6 +12,9 @@ from raysweep.records import Mode, ProbeRecord
 from raysweep.search.runner import ProbeRequest
 from raysweep.setting import StepSetting
 
+SAMPLE_MICRO_STEPS = 30
+"""Of a data probe: from 20 to 40, a fit of their seconds told a whole run's within 2 to 4 %; 10 missed by 17 %."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
@@ -86,13 +89,17 @@ def training_cells(
     lengths_tokens: Iterable[int],
     item_tokens: tuple[int, ...] = (),
 ) -> tuple[Cell, ...]:
-    """Return every flavour x step x length, and one data probe per flavour and step where items are given."""
+    """Return every flavour x step x length, and one data probe per flavour and step where items are given.
+
+    A data probe is of the first ``SAMPLE_MICRO_STEPS`` micro-batches that the step makes of the items.
+    """
     cells: list[Cell] = []
     lengths_tokens = tuple(lengths_tokens)
     for flavour, step in itertools.product(flavours, tuple(steps)):
         cells += [Cell(flavour=flavour, step=step, length_tokens=length) for length in lengths_tokens]
         if item_tokens:
-            cells.append(Cell(flavour=flavour, step=step, item_tokens=item_tokens))
+            sample = item_tokens[: SAMPLE_MICRO_STEPS * step.micro_batch]
+            cells.append(Cell(flavour=flavour, step=step, item_tokens=sample))
     return tuple(cells)
 
 

@@ -28,8 +28,8 @@ def make_policy(
         name: One of ``STRATEGIES``.
         space: What is searched.
         flavours: Names of the flavours to probe; all of the space's where None.
-        item_tokens: Lengths of a sample of the data's own items, in its own order: the grid probes it once per flavour
-            and step, beside the lengths.
+        item_tokens: Lengths of the data's own items, in its own order: the grid probes a sample of them once per
+            flavour and step, beside the lengths.
 
     Raises:
         InputError: The name is not known.

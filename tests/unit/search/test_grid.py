@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import itertools
 import pickle
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 from probe_facts import record_of
 
 from raysweep.records import Mode, ProbeState
-from raysweep.search.cell import cell_of, generation_cells, training_cells
+from raysweep.search.cell import SAMPLE_MICRO_STEPS, cell_of, generation_cells, training_cells
 from raysweep.search.grid import Grid
 from raysweep.search.policy import Done
 from raysweep.search.runner import ProbeRequest, load_key
@@ -104,6 +105,12 @@ def test_the_datas_own_items_are_one_probe_a_step():
     policy = Grid(training_cells(["a"], [BF16_GPU], [64], item_tokens=(10, 30, 20)))
     asked = drain(policy, "a")
     assert [(r.length_tokens, r.item_tokens) for r in asked] == [(64, ()), (None, (10, 30, 20))]
+
+
+def test_a_sample_grows_with_the_items_of_a_micro_step():
+    steps = [replace(BF16_GPU, micro_batch=2), BF16_GPU]
+    asked = drain(Grid(training_cells(["a"], steps, [64], item_tokens=tuple(range(2, 1002)))), "a")
+    assert [len(r.item_tokens) for r in asked if r.item_tokens] == [2 * SAMPLE_MICRO_STEPS, SAMPLE_MICRO_STEPS]
 
 
 def test_a_generation_is_one_probe_a_step():
