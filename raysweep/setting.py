@@ -19,6 +19,15 @@ class Weights(StrEnum):
     INT8 = "int8"
 
 
+class WeightsFrom(StrEnum):
+    """Where the base model's weights come from when a probe loads it. A forecast needs none."""
+
+    RANDOM = "random"
+    """Drawn on the device: nothing is downloaded or read."""
+    PRETRAINED = "pretrained"
+    """The checkpoint's own."""
+
+
 class Checkpointing(StrEnum):
     """Which activations are kept: all, layer inputs on the GPU, or layer inputs in pinned host memory."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from raysweep.errors import InputError, MachineError, SpaceError, nearest
 from raysweep.records import Source
+from raysweep.setting import WeightsFrom
 
 if TYPE_CHECKING:
     from cost.catalogue import Catalogue
@@ -125,6 +126,7 @@ def device_factory(space: SearchSpace, flavour: Flavour, *, emulated: bool) -> R
     return partial(
         _device_runner,
         model=space.model,
+        weights_from=space.weights_from,
         trust_remote_code=space.trust_remote_code,
         seed=space.seed,
         memory_cap_bytes=flavour.total_memory_bytes if emulated else None,
@@ -136,6 +138,7 @@ def device_factory(space: SearchSpace, flavour: Flavour, *, emulated: bool) -> R
 def _device_runner(
     *,
     model: str,
+    weights_from: WeightsFrom,
     trust_remote_code: bool,
     seed: int,
     memory_cap_bytes: int | None,
@@ -145,14 +148,34 @@ def _device_runner(
     set_allocator_conf(allocator_conf)
     from raysweep.probe.device_runner import DeviceRunner
     from raysweep.step.config import load_config
+    from raysweep.step.pretrained import find_checkpoint
 
+    config = load_config(model, trust_remote_code=trust_remote_code)
+    pretrained = weights_from is WeightsFrom.PRETRAINED
     return DeviceRunner(
-        load_config(model, trust_remote_code=trust_remote_code),
+        config,
         device="cuda",
+        checkpoint=find_checkpoint(model, config, trust_remote_code=trust_remote_code) if pretrained else None,
         seed=seed,
         memory_cap_bytes=memory_cap_bytes,
         outside_allocator_bytes=outside_allocator_bytes,
     )
+
+
+def check_weights(space: SearchSpace, devices: Devices) -> None:
+    """Refuse a sweep of real weights that are not to be found; a simulation needs none.
+
+    Raises:
+        SpaceError: the model is unknown, or has no weights that can be loaded.
+        MachineError: the Hugging Face Hub did not answer.
+    """
+    if space.weights_from is WeightsFrom.RANDOM or devices.is_simulated:
+        return
+    from raysweep.step.config import load_config
+    from raysweep.step.pretrained import find_checkpoint
+
+    config = load_config(space.model, trust_remote_code=space.trust_remote_code)
+    find_checkpoint(space.model, config, trust_remote_code=space.trust_remote_code)
 
 
 def set_allocator_conf(conf: str) -> None:

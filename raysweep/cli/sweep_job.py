@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raysweep.cli.devices import Devices, device_factory, emulated_flavours, probed_here
+from raysweep.cli.devices import Devices, check_weights, device_factory, emulated_flavours, probed_here
 from raysweep.cli.options import read_catalogue, read_flavours, read_stages
 from raysweep.errors import ArtifactError, NotForecastError, SpaceError
 from raysweep.records import Mode
@@ -50,6 +50,7 @@ class SweepJob:
         return SweepPlan(
             space_name=self.space.name,
             model=self.space.model,
+            weights_from=self.space.weights_from,
             source=self.devices.source,
             strategy=self.strategy,
             probes_at_most=probes,
@@ -151,7 +152,9 @@ def prepare(
     """Look everything up that a sweep needs; nothing is written and nothing costs.
 
     Raises:
-        SpaceError: a flavour or the model is unknown, or none of the flavours can be probed here.
+        SpaceError: a flavour or the model is unknown, none of the flavours can be probed here, or the model's real
+            weights are asked for and it has none.
+        MachineError: the Hugging Face Hub did not say whether it has the weights.
         InputError: the strategy or a flavour to emulate is unknown.
         DataError: a file of items cannot be read.
         CostError: a flavour's memory is not known.
@@ -165,6 +168,7 @@ def prepare(
             "raysweep sweep SPACE --out FOLDER --device cuda."
         )
     flavours, rejected = _flavours(space, devices, emulate, prices_csv)
+    check_weights(space, devices)
     items = read_stages(space)
     names = [flavour.name for flavour in flavours]
     return SweepJob(

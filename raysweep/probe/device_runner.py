@@ -18,6 +18,7 @@ from raysweep.probe.timing import Timing, rate
 from raysweep.probe.versions import installed_versions
 from raysweep.records import Measurement, Mode, ProbeState, Prune, Source
 from raysweep.search.runner import Outcome, PoisonedDevice, ProbeRequest, load_key
+from raysweep.setting import WeightsFrom
 from raysweep.step.model import build, build_base
 from raysweep.step.observer import Phase
 from raysweep.step.training import TrainingStep
@@ -25,6 +26,8 @@ from raysweep.step.training import TrainingStep
 if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PretrainedConfig, PreTrainedModel
+
+    from raysweep.step.pretrained import Checkpoint
 
 # What the free memory after an out-of-memory probe is to be compared with. Libraries load kernels as they are first
 # used and keep them, so that only an earlier completed probe tells what there was to come back.
@@ -46,6 +49,7 @@ class DeviceRunner:
         config: PretrainedConfig,
         *,
         device: str | Device = "cuda",
+        checkpoint: Checkpoint | None = None,
         seed: int = 0,
         memory_cap_bytes: int | None = None,
         outside_allocator_bytes: int | None = None,
@@ -56,6 +60,7 @@ class DeviceRunner:
         Args:
             config: the model's, as ``raysweep.step.model.load_config`` gives it.
             device: ``cuda``, ``cuda:N`` or ``cpu``.
+            checkpoint: whose weights the model has; None draws them at random.
             seed: of the random weights, tokens and dropout.
             memory_cap_bytes: memory of a smaller card that this device is to stand for.
             outside_allocator_bytes: what lives outside the allocator on that card; by default as much as here.
@@ -66,11 +71,12 @@ class DeviceRunner:
         """
         self._config = config
         self._device = take_device(device) if isinstance(device, str) else device
+        self._checkpoint = checkpoint
         self._seed = seed
         self._cap_bytes = memory_cap_bytes
         self._outside_bytes = outside_allocator_bytes
         self._pace = pace or Pace()
-        self._versions = installed_versions()
+        self._versions = installed_versions() | _weights_version(config, checkpoint)
         self._meter = Meter(self._device)
         self._bare = self._device.usage()
         self._level = self._bare
@@ -98,7 +104,7 @@ class DeviceRunner:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions of everything that the numbers hang on."""
+        """Versions of everything that the numbers hang on, and where the weights come from."""
         return dict(self._versions)
 
     def loaded_key(self) -> str | None:
@@ -188,7 +194,13 @@ class DeviceRunner:
         self._meter.restart()
         started = time.perf_counter()
         make = build if request.step.adapter.rank else build_base
-        self._model = make(self._config, request.step, device=self._device.torch_device, seed=self._seed)
+        self._model = make(
+            self._config,
+            request.step,
+            device=self._device.torch_device,
+            seed=self._seed,
+            checkpoint=self._checkpoint,
+        )
         gc.collect()
         # After every probe garbage is collected. That takes most of a second while it looks through the libraries'
         # millions of objects; frozen ones are passed over.
@@ -296,3 +308,12 @@ class DeviceRunner:
             tokens_per_second_high=seen.high if seen else None,
             loaded_bytes=self._level.allocated_bytes if self._place.current is not Phase.LOAD else None,
         )
+
+
+def _weights_version(config: PretrainedConfig, checkpoint: Checkpoint | None) -> dict[str, str]:
+    if checkpoint is None:
+        return {"weights_from": WeightsFrom.RANDOM.value}
+    # transformers keeps the commit from which it read a config of the Hub.
+    commit = getattr(config, "_commit_hash", None)
+    revision = {"weights_revision": str(commit)} if commit else {}
+    return {"weights_from": WeightsFrom.PRETRAINED.value, **revision}

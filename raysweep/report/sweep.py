@@ -10,7 +10,7 @@ from cost.units import format_duration, format_money, format_tokens
 from raysweep.records import Mode, ProbeRecord, ProbeState, Source
 from raysweep.report.labels import gb
 from raysweep.report.page import Block, Cell, Heading, Page, Sentence, Tone, facts, table
-from raysweep.setting import StepSetting
+from raysweep.setting import StepSetting, WeightsFrom
 from raysweep.space.labels import step_labels
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 ASSUMED_PROBE_SECONDS = 90.0
 """For the price of a plan alone: loading and a few steps. The budget is held by the clock, not by this number."""
 _TONES = {ProbeState.COMPLETED: Tone.GOOD, ProbeState.PRUNED: Tone.WARN, ProbeState.FAILED: Tone.BAD}
+_WEIGHTS_WORDS = {WeightsFrom.RANDOM: "random", WeightsFrom.PRETRAINED: "pretrained: the checkpoint's own"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,8 @@ class SweepPlan:
 
     space_name: str
     model: str
+    weights_from: WeightsFrom = WeightsFrom.RANDOM
+    """What measured probes load; a simulation holds no weights."""
     source: Source
     strategy: str
     probes_at_most: Mapping[str, int]
@@ -74,6 +77,7 @@ def plan_page(plan: SweepPlan) -> Page:
         facts(
             [
                 ("model", plan.model),
+                *([] if plan.source is Source.SIMULATED else [("weights", _WEIGHTS_WORDS[plan.weights_from])]),
                 ("probes are", plan.source.value),
                 ("strategy", plan.strategy),
                 ("budget", " and ".join(limits) or "none"),
@@ -90,6 +94,7 @@ def plan_json(plan: SweepPlan) -> dict[str, Any]:
     """Return the plan as plain data."""
     return {
         "source": plan.source.value,
+        "weights_from": None if plan.source is Source.SIMULATED else plan.weights_from.value,
         "strategy": plan.strategy,
         "probes_at_most": dict(plan.probes_at_most),
         "charged_usd_per_hour": dict(plan.charged),

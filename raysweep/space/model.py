@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysweep.records import Mode
-from raysweep.setting import AllocatorSetting, StepSetting
+from raysweep.setting import AllocatorSetting, StepSetting, WeightsFrom
 from raysweep.space.run import RunSetting
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ class SearchSpace:
     lengths: tuple[int, ...]
     """Tokens in one item, ascending, each once; empty where the space names none."""
     flavours: tuple[FlavourChoice, ...]
+    weights_from: WeightsFrom = WeightsFrom.RANDOM
+    """What the probes load; forecasts and simulated probes hold no weights."""
     margin_share: float = DEFAULT_MARGIN_SHARE
     data: DataPlan | None = None
     run: RunSetting = field(default_factory=RunSetting)

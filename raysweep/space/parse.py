@@ -7,7 +7,7 @@ from pathlib import Path
 from raysweep.errors import nearest
 from raysweep.paths import expanded, is_file
 from raysweep.records import Mode
-from raysweep.setting import AllocatorSetting
+from raysweep.setting import AllocatorSetting, WeightsFrom
 from raysweep.space.cursor import Cursor
 from raysweep.space.document import read_document
 from raysweep.space.model import (
@@ -23,6 +23,7 @@ from raysweep.space.steps import read_steps
 
 _KEYS = (
     "model",
+    "weights_from",
     "step",
     "lengths",
     "flavours",
@@ -72,6 +73,7 @@ def parse_space(text: str, name: str, *, folder: Path | None = None, path: Path 
         searched=searched,
         lengths=read_lengths(entries["lengths"]) if "lengths" in entries else (),
         flavours=_flavours(entries["flavours"]) if "flavours" in entries else (),
+        weights_from=entries["weights_from"].choice(WeightsFrom) if "weights_from" in entries else WeightsFrom.RANDOM,
         margin_share=read_margin(entries["margin"]) if "margin" in entries else DEFAULT_MARGIN_SHARE,
         data=_data(entries["data"], folder) if "data" in entries and not entries["data"].is_null else None,
         run=read_run(entries["run"]) if "run" in entries and not entries["run"].is_null else RunSetting(),

@@ -1,4 +1,4 @@
-"""The adapted model that a step trains, with random weights, straight on its device."""
+"""The adapted model that a step trains, on its device: with random weights, or with a checkpoint's."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from raysweep.setting import Attention, StepSetting, Weights
 from raysweep.step.adapter import attach
 from raysweep.step.config import load_config
 from raysweep.step.packages import has_linear_attention, require
+from raysweep.step.pretrained import Checkpoint, load_pretrained
 from raysweep.step.quantised import build_quantised
 
 if TYPE_CHECKING:
@@ -26,7 +27,14 @@ _ATTENTION_NAMES = {Attention.SDPA: "sdpa", Attention.EAGER: "eager", Attention.
 """transformers' names."""
 
 
-def build(config: PretrainedConfig, setting: StepSetting, *, device: str | torch.device, seed: int = 0) -> PeftModel:
+def build(
+    config: PretrainedConfig,
+    setting: StepSetting,
+    *,
+    device: str | torch.device,
+    seed: int = 0,
+    checkpoint: Checkpoint | None = None,
+) -> PeftModel:
     """Return the model with its adapter, frozen but for the adapter.
 
     Args:
@@ -34,13 +42,14 @@ def build(config: PretrainedConfig, setting: StepSetting, *, device: str | torch
         setting: the step whose weights, adapter and attention are built.
         device: where the weights are made; ``meta`` gives shapes only.
         seed: of the random weights, and of what is drawn after them (dropout).
+        checkpoint: whose weights the base model has; None draws them at random. The adapter is a new one either way.
 
     Raises:
         SpaceError: the setting names what this model or this step does not have.
         MissingKernelError: a package that the setting needs is not installed.
     """
     device = torch.device(device)
-    base = build_base(config, setting, device=device, seed=seed)
+    base = build_base(config, setting, device=device, seed=seed, checkpoint=checkpoint)
     if device.type == "meta":
         with device:
             return attach(base, setting.adapter)
@@ -49,7 +58,12 @@ def build(config: PretrainedConfig, setting: StepSetting, *, device: str | torch
 
 
 def build_base(
-    config: PretrainedConfig, setting: StepSetting, *, device: str | torch.device, seed: int = 0
+    config: PretrainedConfig,
+    setting: StepSetting,
+    *,
+    device: str | torch.device,
+    seed: int = 0,
+    checkpoint: Checkpoint | None = None,
 ) -> PreTrainedModel:
     """Return the model without an adapter, for generation without one. Arguments and errors are ``build``'s."""
     from transformers import AutoModelForCausalLM
@@ -63,6 +77,9 @@ def build_base(
         # Without it transformers would fall back on plain torch: another program, with other memory and time.
         require("fla", "this model's linear attention")
     try:
+        if checkpoint is not None:
+            dtype = _DTYPES.get(setting.weights)
+            return load_pretrained(config, checkpoint, setting.weights, dtype=dtype, attention=attention, device=device)
         if setting.weights not in _DTYPES:
             return build_quantised(config, setting.weights, attention=attention, device=device)
         with device:

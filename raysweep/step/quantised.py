@@ -38,6 +38,16 @@ def bitsandbytes_config(weights: Weights) -> BitsAndBytesConfig:
     return BitsAndBytesConfig(load_in_8bit=True)  # type: ignore[no-untyped-call]  # likewise
 
 
+def require_quantisation(weights: Weights) -> None:
+    """Import what quantised weights need.
+
+    Raises:
+        MissingKernelError: bitsandbytes or accelerate is not installed.
+    """
+    for package in ("bitsandbytes", "accelerate"):
+        require(package, f"step.weights: {weights.value!r}")
+
+
 def build_quantised(
     config: PretrainedConfig, weights: Weights, *, attention: str, device: torch.device
 ) -> PreTrainedModel:
@@ -55,8 +65,7 @@ def build_quantised(
     from transformers import AutoModelForCausalLM
     from transformers.quantizers.auto import AutoHfQuantizer
 
-    for package in ("bitsandbytes", "accelerate"):
-        require(package, f"step.weights: {weights.value!r}")
+    require_quantisation(weights)
     quantiser: Any = AutoHfQuantizer.from_config(bitsandbytes_config(weights), pre_quantized=False)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]  # transformers leaves it untyped

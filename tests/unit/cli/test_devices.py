@@ -15,6 +15,7 @@ from cost.catalogue import Catalogue
 from cost.domain import Flavour
 from raysweep.cli.devices import (
     Devices,
+    check_weights,
     choose_devices,
     device_factory,
     emulated_flavours,
@@ -25,6 +26,7 @@ from raysweep.errors import InputError, MachineError, SpaceError
 from raysweep.records import Source
 from raysweep.report import machine
 from raysweep.report.machine import Gpu
+from raysweep.setting import WeightsFrom
 from raysweep.space import parse_space
 
 CATALOGUE = Catalogue.load()
@@ -100,6 +102,23 @@ def test_a_factory_travels_to_another_process() -> None:
     copy: Any = pickle.loads(pickle.dumps(factory))  # noqa: S301 - our own bytes
     assert copy.keywords["memory_cap_bytes"] == A100.total_memory_bytes
     assert copy.keywords["allocator_conf"] == "expandable_segments:True,max_split_size_mb:64"
+
+
+def test_real_weights_that_are_not_there_are_refused_before_the_sweep() -> None:
+    space = parse_space("model: qwen2.5-7b\nweights_from: pretrained", "s")
+    with pytest.raises(SpaceError, match="is a shipped shape"):
+        check_weights(space, _devices())
+
+
+def test_a_simulation_asks_for_no_weights() -> None:
+    space = parse_space("model: qwen2.5-7b\nweights_from: pretrained", "s")
+    check_weights(space, _devices(source=Source.SIMULATED))
+
+
+def test_the_factory_takes_along_where_weights_come_from() -> None:
+    space = parse_space("model: someone/some-model\nweights_from: pretrained", "s")
+    factory: Any = device_factory(space, A100, emulated=False)
+    assert factory.keywords["weights_from"] is WeightsFrom.PRETRAINED
 
 
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")

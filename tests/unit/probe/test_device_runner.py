@@ -4,10 +4,12 @@ import gc
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 import transformers
+from safetensors.torch import save_file
 from transformers import LlamaConfig
 
 from raysweep.errors import MachineError
@@ -19,6 +21,8 @@ from raysweep.probe.steps import Pace
 from raysweep.records import Mode, ProbeState, Source
 from raysweep.search.runner import Outcome, PoisonedDevice, ProbeRequest, Runner, load_key
 from raysweep.setting import AdapterSetting, Checkpointing, Loss, StepSetting, Weights
+from raysweep.step.adapter import base_of, head_of
+from raysweep.step.pretrained import Checkpoint
 
 STEP = StepSetting(
     weights=Weights.FP32, adapter=AdapterSetting(rank=2), accumulation=2, loss=Loss.CHUNKED, loss_chunk_tokens=8
@@ -99,6 +103,38 @@ def test_it_is_a_runner(runner: DeviceRunner) -> None:
     assert same.memory_cap_bytes is None
     assert same.versions["torch"] == torch.__version__
     assert same.loaded_key() is None
+
+
+def test_its_versions_say_that_weights_are_random(runner: DeviceRunner) -> None:
+    assert runner.versions["weights_from"] == "random"
+
+
+def test_with_a_checkpoint_its_model_holds_the_saved_weights(
+    config: LlamaConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(5)
+    saved = transformers.LlamaForCausalLM(config)
+    saved.save_pretrained(tmp_path)
+    monkeypatch.setattr(config, "_commit_hash", "abc123", raising=False)
+    runner = DeviceRunner(config, device="cpu", checkpoint=Checkpoint(source=str(tmp_path)), pace=QUICK)
+    heads: list[torch.Tensor] = []
+    monkeypatch.setattr(
+        device_runner, "fixed_length", lambda step, *a, **k: heads.append(head_of(base_of(step.model)).weight)
+    )
+    outcome = runner.run(train())
+    assert outcome.load_seconds is not None
+    assert torch.equal(heads[0], saved.lm_head.weight)
+    assert (runner.versions["weights_from"], runner.versions["weights_revision"]) == ("pretrained", "abc123")
+
+
+def test_a_checkpoint_of_another_model_fails_the_probe_with_the_reason(config: LlamaConfig, tmp_path: Path) -> None:
+    transformers.LlamaModel(config).save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    save_file({"nothing": torch.zeros(1)}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    runner = DeviceRunner(config, device="cpu", checkpoint=Checkpoint(source=str(tmp_path)), pace=QUICK)
+    outcome = runner.run(train())
+    assert (outcome.state, outcome.reason) == (ProbeState.FAILED, "unsupported")
+    assert "are missing, such as" in (outcome.detail or "")
 
 
 def test_a_training_probe_tells_warm_up_from_measured_steps(config: LlamaConfig) -> None:

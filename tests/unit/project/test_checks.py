@@ -45,11 +45,11 @@ def test_every_link_between_pages_leads_somewhere() -> None:
     ] == []
 
 
-def test_the_search_space_in_the_reference_is_one() -> None:
+def test_the_search_spaces_in_the_reference_are_some() -> None:
     page = (ROOT / "docs" / "reference" / "search-space.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    space = parse_space(example, "the reference")
-    assert space.searched == ("checkpointing",)
+    whole, generating = (parse_space(one, "the reference") for one in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    assert whole.searched == ("checkpointing",)
+    assert generating.searched == ("adapter.rank",)
     assert set(_keys_of(page)) >= set(RUN_KEYS)
 
 

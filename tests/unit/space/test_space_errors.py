@@ -16,6 +16,7 @@ MALFORMED = {
     "a misspelt step key": ("model: m\nstep:\n  checkpoint: gpu", "s:3: step.checkpoint", "'checkpointing'"),
     "a misspelt adapter key": ("model: m\nstep:\n  adapter: {rnak: 4}", "s:3: step.adapter.rnak", "'rank'"),
     "a misspelt value": ("model: m\nstep: {loss: chunkd}", "s:2: step.loss", "Did you mean 'chunked'"),
+    "weights from elsewhere": ("model: m\nweights_from: pretraind", "s:2: weights_from", "Did you mean 'pretrained'"),
     "no model": ("lengths: [1]", "s:1", "'model', which is missing"),
     "a length of 0": ("model: m\nlengths: [0]", "s:2: lengths[0]", "0 came"),
     "a negative length": ("model: m\nlengths: [-4]", "lengths[0]", "-4 came"),

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raysweep.records import Mode
-from raysweep.setting import AdapterDtype, Checkpointing, Loss, StepSetting
+from raysweep.setting import AdapterDtype, Checkpointing, Loss, StepSetting, WeightsFrom
 from raysweep.space import load_space, parse_space
 from raysweep.space.labels import step_labels
 
 FULL = """
 model: qwen2.5-7b
+weights_from: random
 step:
   weights: bf16
   adapter: {rank: {search: [16, 64]}, alpha: 32, dropout: 0.0, targets: all-linear, dtype: fp32, resident_copies: 1}
@@ -108,6 +109,11 @@ def test_stages_carry_epochs_or_a_share_of_the_loss() -> None:
 def test_mode_generate_takes_prompt_and_new_tokens() -> None:
     space = parse_space("model: m\nmode: generate\nprompt_tokens: 1024\nnew_tokens: 256", "s")
     assert (space.mode, space.prompt_tokens, space.new_tokens) == (Mode.GENERATE, 1024, 256)
+
+
+def test_weights_are_random_unless_the_checkpoints_own_are_asked_for() -> None:
+    assert parse_space("model: m", "s").weights_from is WeightsFrom.RANDOM
+    assert parse_space("model: m\nweights_from: pretrained", "s").weights_from is WeightsFrom.PRETRAINED
 
 
 def test_mode_generate_takes_rank_0_as_no_adapter() -> None:
