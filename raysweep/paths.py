@@ -1,9 +1,19 @@
-"""Paths that people write: whatever the text, looking whether it is there raises nothing."""
+"""Paths that people write, where looking raises nothing whatever the text, and the folder that commands share."""
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
+
+CACHE_VARIABLE = "RAYSWEEP_CACHE"
+"""Environment variable that names another folder for what is kept between commands."""
+
+
+def cache_folder() -> Path:
+    """Return where counts, programs and prices are kept: ``RAYSWEEP_CACHE``, else ``~/.cache/raysweep``."""
+    named = os.environ.get(CACHE_VARIABLE)
+    return Path(named) if named else Path.home() / ".cache" / "raysweep"
 
 
 def expanded(text: str) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysweep.errors import InputError
+from raysweep.paths import CACHE_VARIABLE, cache_folder
 
 if TYPE_CHECKING:
     from cost.catalogue import Catalogue
@@ -18,9 +19,8 @@ SOURCES = ("hf", "gpuhunt", "gpuhunt-files", "skypilot-files")
 
 
 def price_folder() -> Path:
-    """Return where refreshed lists are kept: beside the counts of data (``RAYSWEEP_CACHE``, else ``~/.cache``)."""
-    named = os.environ.get("RAYSWEEP_CACHE")
-    return (Path(named) if named else Path.home() / ".cache" / "raysweep") / "prices"
+    """Return where refreshed lists are kept."""
+    return cache_folder() / "prices"
 
 
 def load_catalogue(prices_csv: Path | None) -> Catalogue:
@@ -81,5 +81,5 @@ def _keep(source: str, text: str) -> Path:
             file.write(text)
         Path(file.name).replace(target)
     except OSError as error:
-        raise InputError(f"{target}: the prices cannot be kept: {error.strerror}. Set RAYSWEEP_CACHE.") from None
+        raise InputError(f"{target}: the prices cannot be kept: {error.strerror}. Set {CACHE_VARIABLE}.") from None
     return target

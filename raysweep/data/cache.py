@@ -13,17 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from raysweep.data.items import Counts
+from raysweep.paths import cache_folder
 
-VARIABLE = "RAYSWEEP_CACHE"
-"""Environment variable that names another folder."""
 _VERSION = "1"
 """Part of every key: counting rules that change make older entries unused."""
-
-
-def cache_folder() -> Path:
-    """Return where counts are kept: ``RAYSWEEP_CACHE``, else ``~/.cache/raysweep``."""
-    named = os.environ.get(VARIABLE)
-    return Path(named) if named else Path.home() / ".cache" / "raysweep"
 
 
 def cache_key(files: Iterable[Path], *rules: str) -> str:

@@ -4,25 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from importlib import metadata
 
-PACKAGES = (
-    "raysweep",
-    "torch",
-    "transformers",
-    "peft",
-    "accelerate",
-    "triton",
-    "bitsandbytes",
-    "liger-kernel",
-    "flash-attn",
-    "flash-linear-attention",
-    "fla-core",
-    "causal-conv1d",
-    "tilelang",
-    "kernels",
-)
-"""Installed, they change what a step allocates or how long it takes."""
+from raysweep.versions import package_versions
 
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
@@ -31,12 +14,7 @@ def installed_versions() -> dict[str, str]:
     """Return the versions by name; what is not installed is not in it."""
     import torch
 
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
+    found = {"python": platform.python_version(), **package_versions()}
     if torch.version.cuda is not None:
         found["cuda"] = torch.version.cuda
         cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]  # torch leaves it untyped

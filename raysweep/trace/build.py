@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, Executor
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +25,7 @@ from raysweep.setting import Loss, StepSetting
 from raysweep.trace.compose import MismatchError, SizeMismatchError, compose_segment, fit
 from raysweep.trace.ownership import check_repeats, is_alike
 from raysweep.trace.tracing import Recording, check_can_trace, trace, traced_model
+from raysweep.versions import package_versions
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -34,20 +34,8 @@ if TYPE_CHECKING:
 SHORTEST_TOKENS = 2
 """A next token needs a token before it."""
 
-_VERSIONS = ("torch", "transformers", "peft")
 _CHUNKS_TRACED = 4
 """Two middle chunks, so that what repeats from one to the next can be told from what does not."""
-
-
-def installed_versions() -> dict[str, str]:
-    """Return the versions of the packages that decide what a step allocates."""
-    found = {}
-    for name in _VERSIONS:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def model_program(
@@ -209,7 +197,7 @@ class _Tracer:
             first_step=first_step,
             step_segment=step,
             pieces=tuple(pieces),
-            versions=installed_versions(),
+            versions=package_versions(),
             kernels=recordings[0].kernels,
         )
 

@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raysweep.data.cache import cache_folder
 from raysweep.errors import ArtifactError
 from raysweep.memory.program import Program
-from raysweep.trace.build import installed_versions
+from raysweep.paths import cache_folder
+from raysweep.versions import package_versions
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -32,7 +32,7 @@ def program_key(config: PretrainedConfig, setting: StepSetting, lengths: Sequenc
         config.to_json_string(use_diff=False),
         json.dumps(setting.to_dict(), sort_keys=True),
         f"{min(lengths)}-{max(lengths)}",
-        json.dumps(installed_versions(), sort_keys=True),
+        json.dumps(package_versions(), sort_keys=True),
         _code(),
     ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
