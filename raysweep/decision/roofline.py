@@ -9,8 +9,9 @@ import numpy as np
 
 from cost.domain import Flavour
 from cost.throughput import Timing, Work
-from raysweep.memory.program import Program, SegmentName, flatten
+from raysweep.memory.program import Program, SegmentName
 from raysweep.memory.program import Work as Operations
+from raysweep.memory.roofline import optimizer_step_seconds, segment_work
 
 _SAMPLES_TOKENS = (1024, 4096, 8192)
 """Any three lengths give the three coefficients: operations are a polynomial of the length."""
@@ -37,9 +38,7 @@ def _coefficients(program: Program) -> tuple[float, float, float]:
 
 def micro_step_flops(program: Program, length_tokens: int) -> float:
     """Return the floating-point operations of one micro-step at one length."""
-    segment = program.segment(SegmentName.MICRO, length_tokens)
-    chunks = program.chunks(length_tokens)[0] if segment.is_cut else 1
-    amounts = flatten(segment, chunks).work @ program.features(length_tokens)
+    amounts = segment_work(program, SegmentName.MICRO, length_tokens)
     counted = (Operations.FLOPS, Operations.FP32_FLOPS, Operations.ATTENTION_FLOPS)
     return float(sum(amounts[kind] for kind in counted))
 
@@ -48,8 +47,6 @@ def roofline_timings(program: Program | None, flavour: Flavour, lengths: Sequenc
     """Return an optimizer step's seconds at each length by the roofline; none where program or device data lack."""
     if program is None or flavour.device is None:
         return ()
-    from raysweep.memory.roofline import optimizer_step_seconds
-
     timings: list[Timing] = []
     for length in lengths:
         seconds = optimizer_step_seconds(program, flavour.device, length) if program.covers(length) else None

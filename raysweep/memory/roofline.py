@@ -33,7 +33,7 @@ def optimizer_step_seconds(program: Program, device: Device, length_tokens: int)
     None where the device's peak or bandwidth is not known.
     """
     micro_step = micro_step_seconds(program, device, length_tokens)
-    step = _seconds(_work(program, SegmentName.STEP, length_tokens), device)
+    step = _seconds(segment_work(program, SegmentName.STEP, length_tokens), device)
     if micro_step is None or step is None:
         return None
     return program.step.accumulation * micro_step + step
@@ -41,7 +41,7 @@ def optimizer_step_seconds(program: Program, device: Device, length_tokens: int)
 
 def micro_step_seconds(program: Program, device: Device, length_tokens: int) -> float | None:
     """Return the seconds of one micro-step; None where the device's peak or bandwidth is not known."""
-    return _seconds(_work(program, SegmentName.MICRO, length_tokens), device)
+    return _seconds(segment_work(program, SegmentName.MICRO, length_tokens), device)
 
 
 def run_micro_step_seconds(program: Program, device: Device, lengths: Sequence[int]) -> list[float] | None:
@@ -51,7 +51,8 @@ def run_micro_step_seconds(program: Program, device: Device, lengths: Sequence[i
     return None if any(s is None for s in found) else [s for s in found if s is not None]
 
 
-def _work(program: Program, name: SegmentName, length_tokens: int) -> NDArray[np.float64]:
+def segment_work(program: Program, name: SegmentName, length_tokens: int) -> NDArray[np.float64]:
+    """Return the amounts of one segment at one length, by ``Work``: operations, bytes moved, kernels launched."""
     segment = program.segment(name, length_tokens)
     chunks = program.chunks(length_tokens)[0] if segment.is_cut else 1
     work: NDArray[np.float64] = flatten(segment, chunks).work @ program.features(length_tokens)

@@ -44,7 +44,7 @@ def wrap_actor_manager() -> bool:
             exception = ray.exceptions.RayActorError(error_msg=f"{MESSAGE_PREFIX}{exception}")
         original(self, tracked_actor_task, exception)
 
-    actor_task_failed.handles_host_oom = True  # type: ignore[attr-defined]
+    actor_task_failed.handles_host_oom = True  # type: ignore[attr-defined]  # a mark on the function, for the next call
     setattr(RayActorManager, original.__name__, actor_task_failed)
     return True
 
