@@ -2,45 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Unpack
 
 import click
 
+from raysweep.cli.decision_options import DecisionOptions, decide_as_asked, decision_options
 from raysweep.cli.edge import Exit, common_options
-from raysweep.cli.options import (
-    AboveZero,
-    data_option,
-    lengths_option,
-    margin_option,
-    prices_option,
-    read_catalogue,
-    read_data,
-    read_lengths,
-    read_margin,
-)
+from raysweep.cli.options import AboveZero, read_data
 
 
 @click.command("choose")
-@click.argument("artifacts", nargs=-1, required=True, metavar="ARTIFACT…")
-@click.option("--at-least", "at_least_tokens", type=click.IntRange(min=1), help="Shortest length limit that will do.")
 @click.option("--budget-usd", type=AboveZero(), help="What the run itself may cost at most.")
 @click.option("--budget-hours", type=AboveZero(), help="What the run itself may take at most.")
-@lengths_option
-@margin_option
-@data_option
-@prices_option
+@decision_options
 @common_options
 def command(
-    *,
-    artifacts: tuple[str, ...],
-    at_least_tokens: int | None,
-    budget_usd: float | None,
-    budget_hours: float | None,
-    lengths_text: str | None,
-    margin_text: str | None,
-    data_files: tuple[str, ...],
-    prices_csv: Path | None,
-    as_json: bool,
+    *, budget_usd: float | None, budget_hours: float | None, as_json: bool, **options: Unpack[DecisionOptions]
 ) -> Exit:
     """Choose the cheapest flavour and the longest length that fit, and say why each other one lost.
 
@@ -51,20 +28,16 @@ def command(
     """
     from cost.choose import RunBudget
     from raysweep.cli.output import emit
-    from raysweep.decision.decide import decide
     from raysweep.decision.findings import gather
     from raysweep.report.decision import decision_json, decision_page
     from raysweep.store import Artifact
 
-    opened = [Artifact.open(uri) for uri in artifacts]
+    opened = [Artifact.open(uri) for uri in options["artifacts"]]
     findings = gather(opened)
-    decision = decide(
+    decision = decide_as_asked(
         findings,
-        read_catalogue(prices_csv),
-        margin_share=read_margin(margin_text) if margin_text else None,
-        lengths=read_lengths(lengths_text) if lengths_text else None,
-        items=read_data(data_files, findings.space),
-        at_least_tokens=at_least_tokens,
+        options,
+        items=read_data(options["data_files"], findings.space),
         budget=RunBudget(cost=budget_usd, hours=budget_hours),
     )
     data = decision_json(decision)

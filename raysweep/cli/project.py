@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
+from raysweep.cli.decision_options import DecisionOptions, decide_as_asked, decision_options
 from raysweep.cli.edge import Exit, common_options
-from raysweep.cli.options import (
-    data_option,
-    lengths_option,
-    margin_option,
-    prices_option,
-    read_catalogue,
-    read_data,
-    read_lengths,
-    read_margin,
-    read_scale,
-)
+from raysweep.cli.options import read_data, read_margin, read_scale
 
 if TYPE_CHECKING:
     from raysweep.decision.model import Decision
@@ -26,8 +17,6 @@ if TYPE_CHECKING:
 
 
 @click.command("project")
-@click.argument("artifacts", nargs=-1, required=True, metavar="ARTIFACT…")
-@click.option("--at-least", "at_least_tokens", type=click.IntRange(min=1), help="Shortest length limit that will do.")
 @click.option(
     "--scale", "scales", multiple=True, metavar="STAGE=X", help="Growth of a stage's data: stage2=3 is three times."
 )
@@ -38,23 +27,15 @@ if TYPE_CHECKING:
     help="trainer_state.json, or JSONL of tokens and seconds, of a run under way: project again from its times.",
 )
 @click.option("--slurm-margin", "slurm_margin_text", metavar="SHARE", help="What --time adds to the upper end, as 20%.")
-@lengths_option
-@margin_option
-@data_option
-@prices_option
+@decision_options
 @common_options
 def command(
     *,
-    artifacts: tuple[str, ...],
-    at_least_tokens: int | None,
     scales: tuple[str, ...],
     log_file: Path | None,
     slurm_margin_text: str | None,
-    lengths_text: str | None,
-    margin_text: str | None,
-    data_files: tuple[str, ...],
-    prices_csv: Path | None,
     as_json: bool,
+    **options: Unpack[DecisionOptions],
 ) -> Exit:
     """Project hours and dollars of the whole run, with a range, on the flavour to choose and on every other.
 
@@ -62,27 +43,19 @@ def command(
     nothing fits, or nothing that fits has a known time.
     """
     from raysweep.cli.output import emit
-    from raysweep.decision.decide import decide
     from raysweep.decision.findings import gather
     from raysweep.errors import InputError
     from raysweep.report.projection import projection_json, projection_page
     from raysweep.store import Artifact
 
+    artifacts = options["artifacts"]
     findings = gather([Artifact.open(uri) for uri in artifacts])
-    items = read_data(data_files, findings.space)
+    items = read_data(options["data_files"], findings.space)
     if not items and not findings.items:
         raise InputError(
             f"{artifacts[0]}: expected the token counts of the run's data; its space named none. Add --data FILE."
         )
-    decision = decide(
-        findings,
-        read_catalogue(prices_csv),
-        margin_share=read_margin(margin_text) if margin_text else None,
-        lengths=read_lengths(lengths_text) if lengths_text else None,
-        items=items,
-        at_least_tokens=at_least_tokens,
-        scale=read_scale(scales),
-    )
+    decision = decide_as_asked(findings, options, items=items, scale=read_scale(scales))
     share = read_margin(slurm_margin_text, "--slurm-margin") if slurm_margin_text else None
     share = findings.space.run.slurm_time_margin_share if share is None else share
     page = projection_page(decision, slurm_margin_share=share)
