@@ -42,6 +42,18 @@ class Device:
     note: str = ""
     source: str = ""
 
+    @property
+    def has_native_bf16(self) -> bool | None:
+        """Whether it computes in bf16 by itself; None where its compute capability is not known.
+
+        Source: torch.cuda.is_bf16_supported without emulation, for NVIDIA's chips.
+        """
+        return None if self.compute_capability is None else int(self.compute_capability.split(".")[0]) >= _AMPERE
+
+
+_AMPERE = 8
+"""Major compute capability."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:

@@ -58,6 +58,7 @@ class ForecastJob:
         from cost.candidate import Reason
         from raysweep.cli.programs import trace_programs
         from raysweep.memory.forecast import Rejected, forecast, forecast_data
+        from raysweep.memory.native_bf16 import bf16_notes
 
         space = self.space
         if space.mode is Mode.GENERATE:
@@ -73,7 +74,8 @@ class ForecastJob:
         if not programs:
             raise NotForecastError(next(iter(refused.values())))
         several = [flavour for flavour in self.flavours if flavour.gpu_count > 1]
-        cards = _cards([flavour for flavour in self.flavours if flavour.gpu_count == 1], programs)
+        single = [flavour for flavour in self.flavours if flavour.gpu_count == 1]
+        cards = _cards(single, programs)
         found = forecast(
             programs,
             rows,
@@ -96,7 +98,7 @@ class ForecastJob:
             else ()
         )
         rejected = {f.name: Rejected(reason=Reason.MULTI_GPU.value, usd_per_hour=f.usd_per_hour) for f in several}
-        notes = (*found.notes, *self._data_notes(most, data_played=bool(data)))
+        notes = (*found.notes, *bf16_notes(single, programs), *self._data_notes(most, data_played=bool(data)))
         frees = self._what_frees(found, programs, cards, quiet=quiet) if self.with_changes else None
         return replace(found, data=data, rejected=rejected, refused=refused, notes=notes, frees=frees)
 

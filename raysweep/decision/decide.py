@@ -23,7 +23,8 @@ from raysweep.decision.memory import Forecaster
 from raysweep.decision.model import Cell, Decision, LongestFit, RunSummary
 from raysweep.decision.plan import MILLION_TOKENS, length_counts, stages_of, terms_of
 from raysweep.errors import ArtifactError, InputError, nearest
-from raysweep.records import Mode
+from raysweep.memory.native_bf16 import bf16_notes
+from raysweep.records import Mode, Source
 from raysweep.setting import StepSetting
 from raysweep.space import resolve
 from raysweep.space.labels import step_labels
@@ -81,6 +82,7 @@ def decide(
         padding=_padding(grid, chosen, plan, terms),
         plan=plan,
         terms=terms,
+        notes=_notes(grid, cells),
     )
 
 
@@ -216,6 +218,19 @@ def _trade_offs(
             own = [candidate for candidate in candidates if candidate.step == label]
             found.append(trade_off(f"only {label}", base, again(own, base.at_least_tokens)))
     return tuple(found)
+
+
+def _notes(grid: Grid, cells: Sequence[Cell]) -> tuple[str, ...]:
+    """Return what to mind of the flavours of which anything was not measured on the card itself."""
+    emulated = {record.flavour for record in grid.findings.records if record.memory_cap_bytes is not None}
+    guessed = {
+        cell.flavour.name: cell.flavour
+        for cell in cells
+        if cell.memory
+        and cell.flavour.gpu_count == 1
+        and (cell.memory.source is not Source.MEASURED or cell.flavour.name in emulated)
+    }
+    return bf16_notes(guessed.values(), grid.labels)
 
 
 def _break_even(choice: Choice) -> tuple[tuple[str, BreakEven], ...]:

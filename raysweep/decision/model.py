@@ -74,6 +74,8 @@ class Decision:
     """The run on the chosen cell."""
     terms: Terms | None
     """What the chosen flavour is paid."""
+    notes: tuple[str, ...] = ()
+    """What to mind of some flavours, in whole sentences."""
 
     def cell_of(self, candidate: Candidate) -> Cell:
         """Return the cell of one of the choice's candidates."""

@@ -74,12 +74,15 @@ def decision_json(decision: Decision) -> dict[str, Any]:
             {"flavour": name, "speed_ratio": even.ratio, "seen_ratio": even.seen, "pays": even.pays}
             for name, even in decision.break_even
         ],
+        "notes": list(decision.notes),
     }
 
 
 def decision_page(decision: Decision) -> Page:
     """Return the decision for people."""
-    blocks = [*_choice(decision), *_others(decision), *_longest(decision), *_frontier(decision), *_changes(decision)]
+    notes = [Sentence(note, Tone.WARN) for note in decision.notes]
+    blocks = [*_choice(decision), *notes, *_others(decision), *_longest(decision)]
+    blocks += [*_frontier(decision), *_changes(decision)]
     return Page(f"Where to fine-tune {decision.model}", tuple(blocks))
 
 

@@ -36,6 +36,7 @@ def projection_json(decision: Decision, *, slurm_margin_share: float) -> dict[st
             }
             for option in decision.padding
         ],
+        "notes": list(decision.notes),
     }
 
 
@@ -61,6 +62,7 @@ def projection_page(decision: Decision, *, slurm_margin_share: float) -> Page:
         *_caveats(projection),
         *_flavours(decision),
         *_padding(decision),
+        *(Sentence(note, Tone.WARN) for note in decision.notes),
     ]
     return Page(title, tuple(blocks))
 

@@ -220,3 +220,11 @@ def test_the_spaces_own_items_are_limited_to_its_longest_length(tmp_path: Path) 
     data = _json(_space(tmp_path, SPACE + "lengths: [256]\ndata: {items: mine.jsonl}\n"))
     assert data["data"][0]["peak_allocated_bytes"] == data["rows"][0]["peak_allocated_bytes"]
     assert any("4 items of more than 256 tokens" in note and "truncate" in note for note in data["notes"])
+
+
+def test_a_card_without_native_bf16_fits_with_a_warning(tmp_path: Path) -> None:
+    space = _space(tmp_path)
+    words = ("--lengths", "256", "--no-changes", "--flavours")
+    (note,) = (n for n in _json(space, *words, "hf/t4-small,hf/l4x1")["notes"] if "bf16" in n)
+    assert note.startswith("hf/t4-small: T4 has no native bf16")
+    assert note.split(".")[0] in " ".join(_run(space, *words, "hf/t4-small").stdout.split())

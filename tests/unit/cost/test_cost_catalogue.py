@@ -61,6 +61,11 @@ def test_an_a100_of_40_gb_reports_39_4_to_39_6_gib(catalogue):
         assert 39.4 <= catalogue.device(gpu_id).memory_bytes / 2**30 <= 39.6
 
 
+def test_bf16_is_native_from_compute_capability_8_on(catalogue):
+    native = {gpu_id: catalogue.device(gpu_id).has_native_bf16 for gpu_id in ("t4", "a10g", "l4", "h200", "b200")}
+    assert native == {"t4": False, "a10g": True, "l4": True, "h200": True, "b200": True}
+
+
 def test_spot_prices_are_by_region_and_never_the_default(catalogue):
     flavour = catalogue.flavour("aws/p5en.48xlarge")
     assert flavour.usd_per_hour == 63.296

@@ -300,3 +300,22 @@ def test_generations_are_priced_by_the_thousand(tmp_path: Path) -> None:
     assert cost is not None
     assert (cost.low, cost.expected, cost.high) == pytest.approx((2.5 * 2.5, 10 / 3.6 * 2.5, 11 / 3.6 * 2.5))
     assert decision.choice.lost[0].reason is Reason.DEARER
+
+
+T4_SPACE = "model: qwen2.5-7b\nstep: {accumulation: 2}\nlengths: [4096]\nflavours: [hf/t4-small, hf/h200]"
+
+
+def _t4_notes(folder: Path, **changes: Any) -> tuple[str, ...]:
+    step = parse_space(T4_SPACE, "s").steps[0]
+    return _decide(gather([_artifact(folder, [_probe("hf/t4-small", step, 4096, 9.0, **changes)], T4_SPACE)])).notes
+
+
+def test_a_card_without_native_bf16_is_warned_of_until_it_was_measured(tmp_path: Path) -> None:
+    (note,) = _t4_notes(tmp_path / "simulated")
+    assert note.startswith("hf/t4-small: T4 has no native bf16")
+    assert _t4_notes(tmp_path / "measured", source=Source.MEASURED) == ()
+
+
+def test_another_card_that_stood_for_it_did_not_measure_its_bf16(tmp_path: Path) -> None:
+    emulated = {"source": Source.MEASURED, "memory_cap_bytes": 15_835_594_752, "device_name": "NVIDIA H200"}
+    assert len(_t4_notes(tmp_path / "emulated", **emulated)) == 1
