@@ -59,7 +59,12 @@ class Measurement:
     allocation_retries: int = 0
     """How often the allocator had to free its cache and try again."""
     host_bytes: int | None = None
-    """Pinned host memory for checkpoints (simulated) or the process's peak resident set (measured)."""
+    """Pinned host memory for checkpoints (simulated), or the process's peak resident set (measured): libraries, the
+    interpreter and pinned memory together, since Linux counts CUDA's pinned pages as resident shared ones. Seen with
+    Linux 6.14, driver 570 and torch 2.9 (tristangrech's measurement for github.com/MakazhanAlpamys/Soup)."""
+    pinned_host_bytes: int | None = None
+    """The pinned part of a measured probe's, at its peak, as PyTorch's host allocator holds it: each block rounded up
+    to a power of two, and so up to twice what ``checkpointing: cpu`` asks for. None where there is no CUDA."""
     first_step_seconds: tuple[float, ...] = ()
     """Optimizer steps that compile, tune or warm up; kept apart from the measured ones."""
     step_seconds: tuple[float, ...] = ()
@@ -145,6 +150,7 @@ _MEASUREMENT = pa.struct(
         ("outside_allocator_bytes", pa.int64()),
         ("allocation_retries", pa.int64()),
         ("host_bytes", pa.int64()),
+        ("pinned_host_bytes", pa.int64()),
         ("first_step_seconds", _SECONDS),
         ("step_seconds", _SECONDS),
         ("micro_step_seconds", _SECONDS),

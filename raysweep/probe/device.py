@@ -27,6 +27,8 @@ class Usage:
     free_bytes: int | None
     retries: int
     """Allocations retried since the process began."""
+    peak_pinned_bytes: int | None = None
+    """Of the host, pinned by torch's host allocator, its cached blocks included; None where it keeps no account."""
 
 
 class Device(Protocol):
@@ -109,11 +111,13 @@ class CudaDevice:
             outside_allocator_bytes=total_bytes - free_bytes - reserved_bytes,
             free_bytes=free_bytes,
             retries=int(torch.cuda.memory_stats(self._index).get("num_alloc_retries", 0)),
+            peak_pinned_bytes=torch.cuda.host_memory_stats().get("allocated_bytes.peak"),
         )
 
     def reset_peaks(self) -> None:
         """Start new peaks from what is in use now."""
         torch.cuda.reset_peak_memory_stats(self._index)
+        torch.cuda.reset_peak_host_memory_stats()
         _reset_peak_resident()
 
     def synchronize(self) -> None:
@@ -207,7 +211,11 @@ def take_device(kind: str) -> Device:
 
 
 def peak_resident_bytes() -> int:
-    """Return the process's peak resident set since the last reset, or since it began where it cannot be reset."""
+    """Return the process's peak resident set since the last reset, or since it began where it cannot be reset.
+
+    Source: proc(5)'s VmHWM, the peak of anonymous, file and shared pages together. Pinned pages of ``cudaHostAlloc``
+    are shared ones, and so are in it.
+    """
     return _status_bytes("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
 
 

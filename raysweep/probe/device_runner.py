@@ -300,6 +300,7 @@ class DeviceRunner:
             outside_allocator_bytes=usage.outside_allocator_bytes,
             allocation_retries=usage.retries,
             host_bytes=peak_resident_bytes(),
+            pinned_host_bytes=usage.peak_pinned_bytes,
             first_step_seconds=tuple(timing.first_step_seconds),
             step_seconds=tuple(timing.step_seconds),
             micro_step_seconds=tuple(timing.micro_step_seconds),

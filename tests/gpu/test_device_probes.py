@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 from raysweep.probe.device_runner import DeviceRunner
 from raysweep.probe.steps import Pace
@@ -16,6 +17,7 @@ from raysweep.records import Measurement, Mode, ProbeState
 from raysweep.search.runner import Outcome, ProbeRequest
 from raysweep.setting import AdapterSetting, Checkpointing, Loss, Optimizer, StepSetting, Weights
 from raysweep.step.model import build, load_config
+from raysweep.step.pretrained import Checkpoint
 from raysweep.step.training import TrainingStep
 
 pytestmark = pytest.mark.gpu
@@ -135,6 +137,35 @@ def test_host_checkpoints_save_device_memory_and_change_no_number(small: LlamaCo
     assert losses[0] == losses[1]
     layer_input_bytes = 8192 * small.hidden_size * 2
     assert peaks[0] - peaks[1] >= (small.num_hidden_layers - 3) * layer_input_bytes
+
+
+@pytest.mark.parametrize("weights", [Weights.BF16, Weights.NF4])
+def test_real_weights_take_the_memory_of_random_ones(
+    runner: DeviceRunner, small: LlamaConfig, tmp_path: Path, weights: Weights
+) -> None:
+    if weights is Weights.NF4:
+        pytest.importorskip("bitsandbytes")
+    step = replace(STEP, weights=weights)
+    random = measured(runner.run(train(step, 512)))
+    runner.close()
+    AutoModelForCausalLM.from_config(small, dtype=torch.bfloat16).save_pretrained(tmp_path)
+    real_runner = DeviceRunner(small, checkpoint=Checkpoint(source=str(tmp_path)), pace=QUICK)
+    real = measured(real_runner.run(train(step, 512)))
+    real_runner.close()
+    assert real.loaded_bytes == pytest.approx(random.loaded_bytes, rel=1e-3)
+    assert real.peak_allocated_bytes == pytest.approx(random.peak_allocated_bytes, rel=1e-3)
+
+
+def test_pinned_memory_of_host_checkpoints_is_part_of_the_processs_own(
+    runner: DeviceRunner, small: LlamaConfig
+) -> None:
+    on_device = measured(runner.run(train(STEP, 8192)))
+    on_host = measured(runner.run(train(replace(STEP, checkpointing=Checkpointing.CPU), 8192)))
+    assert on_device.pinned_host_bytes is not None and on_host.pinned_host_bytes is not None
+    assert on_host.host_bytes is not None
+    checkpoints_bytes = small.num_hidden_layers * 8192 * small.hidden_size * 2
+    assert on_host.pinned_host_bytes - on_device.pinned_host_bytes >= checkpoints_bytes
+    assert on_host.host_bytes >= on_host.pinned_host_bytes
 
 
 def test_the_known_peak_of_a_1b_model_comes_out_again() -> None:

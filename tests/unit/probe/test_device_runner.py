@@ -151,6 +151,7 @@ def test_a_training_probe_tells_warm_up_from_measured_steps(config: LlamaConfig)
     assert outcome.load_seconds is not None
     assert outcome.probe_seconds >= outcome.load_seconds + sum(seen.step_seconds) + sum(seen.first_step_seconds)
     assert seen.host_bytes is not None
+    assert seen.pinned_host_bytes is None
     assert seen.peak_allocated_bytes > 0
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from raysweep.errors import MachineError
 from raysweep.probe.batches import make_batch, micro_batches
-from raysweep.probe.device import CpuDevice, Usage, peak_resident_bytes, take_device
+from raysweep.probe.device import CpuDevice, CudaDevice, Usage, peak_resident_bytes, take_device
 from raysweep.probe.meter import SLACK_BYTES, is_clean
 from raysweep.probe.steps import Pace
 from raysweep.probe.timing import Timing, rate
@@ -113,3 +114,29 @@ def test_versions_hold_what_is_installed_and_nothing_else(monkeypatch: pytest.Mo
     assert found["torch"] == torch.__version__
     assert found["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
     assert all(found.values())
+
+
+def test_a_cuda_device_tells_pinned_host_memory_since_the_last_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    peaks = {"allocated_bytes.peak": 3 * 2**30}
+    for name, value in {
+        "is_available": True,
+        "device_count": 1,
+        "set_device": None,
+        "get_device_properties": SimpleNamespace(name="card", total_memory=24 * 2**30),
+        "mem_get_info": (20 * 2**30, 24 * 2**30),
+        "memory_reserved": 2**30,
+        "memory_allocated": 2**29,
+        "max_memory_reserved": 2**30,
+        "max_memory_allocated": 2**29,
+        "memory_stats": {},
+        "host_memory_stats": peaks,
+        "reset_peak_memory_stats": None,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    monkeypatch.setattr(torch.cuda, "reset_peak_host_memory_stats", lambda: peaks.update({"allocated_bytes.peak": 0}))
+    device = CudaDevice()
+    assert device.usage().peak_pinned_bytes == 3 * 2**30
+    device.reset_peaks()
+    assert device.usage().peak_pinned_bytes == 0
+    peaks.clear()
+    assert device.usage().peak_pinned_bytes is None

@@ -73,6 +73,7 @@ _MEASUREMENTS = st.builds(
     outside_allocator_bytes=st.none() | _BYTES,
     allocation_retries=st.integers(0, 9),
     host_bytes=st.none() | _BYTES,
+    pinned_host_bytes=st.none() | _BYTES,
     first_step_seconds=st.lists(_SECONDS, max_size=3).map(tuple),
     step_seconds=st.lists(_SECONDS, max_size=3).map(tuple),
     micro_step_seconds=st.lists(_SECONDS, max_size=3).map(tuple),
