@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -25,8 +25,8 @@ class OldPrice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Disagreement:
-    """Two sources' prices of the same machine on the same terms."""
+class Comparison:
+    """Two sources' prices of the same machine on the same terms: of several sources the two furthest apart."""
 
     flavour: str
     low: Price
@@ -36,6 +36,47 @@ class Disagreement:
     def share(self) -> float:
         """How much dearer the high one is."""
         return self.high.usd_per_hour / self.low.usd_per_hour - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceCheck:
+    """What a look at all prices found."""
+
+    flavours: int
+    priced: int
+    """Flavours with an on-demand price."""
+    comparisons: tuple[Comparison, ...]
+    """The furthest apart first."""
+    old: tuple[OldPrice, ...]
+    """The oldest first, those of unknown age last."""
+    newest_days: int | None
+    """Age of the newest dated price that a flavour is counted with; None where none is dated."""
+    oldest_days: int | None
+
+    @property
+    def disagreements(self) -> tuple[Comparison, ...]:
+        """The comparisons more than ``DISAGREE_SHARE`` apart."""
+        return tuple(c for c in self.comparisons if c.share > DISAGREE_SHARE)
+
+    @property
+    def undated(self) -> int:
+        """How many prices are of unknown age."""
+        return sum(o.age_days is None for o in self.old)
+
+
+def check_prices(flavours: Sequence[Flavour], *, today: date) -> PriceCheck:
+    """Compare the sources of every flavour with one another, and every price's date with today's."""
+    prices = [price for flavour in flavours if (price := flavour.price()) is not None]
+    ages_days = [(today - price.as_of).days for price in prices if price.as_of is not None]
+    old = old_prices(flavours, today=today)
+    return PriceCheck(
+        flavours=len(flavours),
+        priced=len(prices),
+        comparisons=comparisons(flavours),
+        old=tuple(sorted(old, key=lambda o: (o.age_days is None, -(o.age_days or 0)))),
+        newest_days=min(ages_days, default=None),
+        oldest_days=max(ages_days, default=None),
+    )
 
 
 def old_prices(flavours: Iterable[Flavour], *, today: date, old_days: int = OLD_DAYS) -> tuple[OldPrice, ...]:
@@ -55,8 +96,8 @@ def old_prices(flavours: Iterable[Flavour], *, today: date, old_days: int = OLD_
     return tuple(found)
 
 
-def disagreements(flavours: Iterable[Flavour], *, share: float = DISAGREE_SHARE) -> tuple[Disagreement, ...]:
-    """Return the machines that two sources price more than ``share`` apart, on-demand and spot each for itself.
+def comparisons(flavours: Iterable[Flavour]) -> tuple[Comparison, ...]:
+    """Return the machines that two sources price, on-demand and spot each for itself, the furthest apart first.
 
     Of each source its newest price counts. Prices of two named regions are not compared: they may well differ.
     """
@@ -68,14 +109,14 @@ def disagreements(flavours: Iterable[Flavour], *, share: float = DISAGREE_SHARE)
                 (low, high)
                 for low in newest
                 for high in newest
-                if high.usd_per_hour > low.usd_per_hour * (1 + share)
+                if high.usd_per_hour >= low.usd_per_hour
                 and low.source != high.source
                 and (low.region == high.region or "" in (low.region, high.region))
             ]
             if pairs:
                 low, high = max(pairs, key=lambda pair: pair[1].usd_per_hour / pair[0].usd_per_hour)
-                found.append(Disagreement(flavour=flavour.name, low=low, high=high))
-    return tuple(found)
+                found.append(Comparison(flavour=flavour.name, low=low, high=high))
+    return tuple(sorted(found, key=lambda comparison: -comparison.share))
 
 
 def _newest_by_source(prices: Iterable[Price]) -> tuple[Price, ...]:

@@ -65,22 +65,23 @@ def show(flavour: str, prices_csv: Path | None, as_json: bool) -> Exit:
 
 
 @command.command("check")
+@click.option(
+    "--all", "everything", is_flag=True, help="Name each old or undated price and the sources that agree, too."
+)
 @prices_option
 @common_options
-def check(prices_csv: Path | None, as_json: bool) -> Exit:
-    """Name prices to distrust: old or undated ones, and sources more than 10 % apart.
+def check(everything: bool, prices_csv: Path | None, as_json: bool) -> Exit:
+    """Count prices to distrust, old or undated ones and sources more than 10 % apart, and name the latter.
 
-    Exit code 1 where there is any.
+    With --json everything is there. Exit code 1 where there is any.
     """
-    from cost.price_check import disagreements, old_prices
+    from cost.price_check import check_prices
     from raysweep.cli.output import emit
     from raysweep.report.price_check import check_json, check_page
 
-    flavours = read_catalogue(prices_csv).flavours
-    old = old_prices(flavours, today=datetime.datetime.now(tz=datetime.UTC).date())
-    apart = disagreements(flavours)
-    emit(check_page(old, apart), check_json(old, apart), as_json=as_json)
-    return Exit.NEGATIVE if old or apart else Exit.DONE
+    found = check_prices(read_catalogue(prices_csv).flavours, today=datetime.datetime.now(tz=datetime.UTC).date())
+    emit(check_page(found, everything=everything), check_json(found), as_json=as_json)
+    return Exit.NEGATIVE if found.old or found.disagreements else Exit.DONE
 
 
 @command.command("refresh")

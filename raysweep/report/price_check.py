@@ -6,57 +6,44 @@ from collections.abc import Sequence
 from typing import Any
 
 from cost.domain import Price
-from cost.price_check import DISAGREE_SHARE, OLD_DAYS, Disagreement, OldPrice
+from cost.price_check import DISAGREE_SHARE, OLD_DAYS, Comparison, OldPrice, PriceCheck
 from cost.price_files import Listing
 from raysweep.report.page import Block, Heading, Page, Sentence, Tone, facts, table
 
 
-def check_page(old: Sequence[OldPrice], apart: Sequence[Disagreement]) -> Page:
-    """Return old prices and disagreements for people."""
-    blocks: list[Block] = []
-    if apart:
-        rows = [
-            (
-                d.flavour,
-                "spot" if d.low.spot else "on demand",
-                f"{d.low.usd_per_hour:,.2f}",
-                _source(d.low),
-                f"{d.high.usd_per_hour:,.2f}",
-                _source(d.high),
-                f"{d.share:.0%}",
-            )
-            for d in apart
-        ]
-        columns = ["flavour", "kind", ">USD/h", "by", ">USD/h", "by", ">apart"]
-        blocks += [Heading(f"Sources more than {DISAGREE_SHARE:.0%} apart"), table(columns, rows)]
-    if old:
-        old_rows = [
-            (o.flavour, f"{o.price.usd_per_hour:,.2f}", "unknown" if o.age_days is None else o.age_days, o.price.source)
-            for o in old
-        ]
-        blocks += [
-            Heading(f"Older than {OLD_DAYS} days, or of unknown age"),
-            table(["flavour", ">USD/h", ">days", "source"], old_rows),
-            Sentence("Next: raysweep prices refresh, or your own list with --prices FILE."),
-        ]
-    return Page("Prices to distrust", tuple(blocks) or (Sentence("None.", Tone.GOOD),))
+def check_page(check: PriceCheck, *, everything: bool) -> Page:
+    """Return what to distrust for people: in numbers, then disagreements; all that was compared and is old if asked."""
+    blocks: list[Block] = [_summary(check)]
+    if check.disagreements:
+        heading = f"Sources more than {DISAGREE_SHARE:.0%} apart"
+        blocks += [Heading(heading), _comparisons(check.disagreements)]
+    if everything:
+        agreeing = [c for c in check.comparisons if c.share <= DISAGREE_SHARE]
+        if agreeing:
+            blocks += [Heading("Sources that agree"), _comparisons(agreeing)]
+        if check.old:
+            blocks += [Heading(f"Older than {OLD_DAYS} days, or of unknown age"), _old(check.old)]
+    elif check.old:
+        blocks.append(Sentence("Each old or undated price, and the sources that agree: raysweep prices check --all"))
+    if check.disagreements or check.old:
+        blocks.append(Sentence("Next: raysweep prices refresh, or your own list with --prices FILE."))
+    else:
+        blocks.append(Sentence("Nothing to distrust.", Tone.GOOD))
+    return Page("Prices to distrust", tuple(blocks))
 
 
-def check_json(old: Sequence[OldPrice], apart: Sequence[Disagreement]) -> dict[str, Any]:
-    """Return the same as plain data."""
+def check_json(check: PriceCheck) -> dict[str, Any]:
+    """Return the same as plain data, with everything."""
     return {
-        "disagreements": [
-            {
-                "flavour": d.flavour,
-                "spot": d.low.spot,
-                "low_usd_per_hour": d.low.usd_per_hour,
-                "low_source": d.low.source,
-                "high_usd_per_hour": d.high.usd_per_hour,
-                "high_source": d.high.source,
-                "share": d.share,
-            }
-            for d in apart
-        ],
+        "flavours": check.flavours,
+        "flavours_with_a_price": check.priced,
+        "compared": len(check.comparisons),
+        "disagreeing": len(check.disagreements),
+        "disagree_share": DISAGREE_SHARE,
+        "newest_age_days": check.newest_days,
+        "oldest_age_days": check.oldest_days,
+        "comparisons": [_comparison_json(c) for c in check.comparisons],
+        "disagreements": [_comparison_json(c) for c in check.disagreements],
         "old": [
             {
                 "flavour": o.flavour,
@@ -64,8 +51,57 @@ def check_json(old: Sequence[OldPrice], apart: Sequence[Disagreement]) -> dict[s
                 "age_days": o.age_days,
                 "source": o.price.source,
             }
-            for o in old
+            for o in check.old
         ],
+    }
+
+
+def _summary(check: PriceCheck) -> Block:
+    pairs: list[tuple[str, str | int | None]] = [
+        ("flavours", f"{check.flavours}, {check.priced} of them with an on-demand price"),
+        ("compared", f"{len(check.comparisons)} that several sources price on the same terms"),
+        (f"more than {DISAGREE_SHARE:.0%} apart", len(check.disagreements)),
+        (f"older than {OLD_DAYS} days", len(check.old) - check.undated),
+        ("without a date", check.undated),
+    ]
+    if check.oldest_days is not None:
+        pairs.append(("age", f"{check.newest_days} to {check.oldest_days:,} days"))
+    return facts(pairs)
+
+
+def _comparisons(comparisons: Sequence[Comparison]) -> Block:
+    rows = [
+        (
+            c.flavour,
+            "spot" if c.low.spot else "on demand",
+            f"{c.low.usd_per_hour:,.2f}",
+            _source(c.low),
+            f"{c.high.usd_per_hour:,.2f}",
+            _source(c.high),
+            f"{c.share:.0%}",
+        )
+        for c in comparisons
+    ]
+    return table(["flavour", "kind", ">USD/h", "by", ">USD/h", "by", ">apart"], rows)
+
+
+def _old(old: Sequence[OldPrice]) -> Block:
+    rows = [
+        (o.flavour, f"{o.price.usd_per_hour:,.2f}", "unknown" if o.age_days is None else o.age_days, o.price.source)
+        for o in old
+    ]
+    return table(["flavour", ">USD/h", ">days", "source"], rows)
+
+
+def _comparison_json(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "flavour": comparison.flavour,
+        "spot": comparison.low.spot,
+        "low_usd_per_hour": comparison.low.usd_per_hour,
+        "low_source": comparison.low.source,
+        "high_usd_per_hour": comparison.high.usd_per_hour,
+        "high_source": comparison.high.source,
+        "share": comparison.share,
     }
 
 

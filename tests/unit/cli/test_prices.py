@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from cost.catalogue import Catalogue
+from cost.domain import Flavour, Price
 from raysweep.cli.app import app
 from raysweep.cli.edge import Exit
 
@@ -105,3 +108,31 @@ def test_prices_to_distrust_are_named_with_both_sources(tmp_path: Path) -> None:
     apart = json.loads(result.stdout)["disagreements"]
     assert all(entry["high_usd_per_hour"] > 1.1 * entry["low_usd_per_hour"] for entry in apart)
     assert all(entry["low_source"] != entry["high_source"] for entry in apart)
+    shares = [entry["share"] for entry in apart]
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_a_check_counts_first_and_names_old_prices_only_if_asked() -> None:
+    short, long = (" ".join(_run("check", *words).stdout.split()) for words in ((), ("--all",)))
+    data = json.loads(_run("check", "--json").stdout)
+    for page in (short, long):
+        assert page.index("compared") < page.index("Sources more than 10% apart")
+        assert f"compared {data['compared']} that" in page
+    old = next(entry["flavour"] for entry in data["old"] if entry["flavour"] == "gcp/a2-highgpu-1g")
+    assert old in long
+    assert old not in short
+    assert "prices check --all" in short
+
+
+def test_prices_that_all_agree_and_are_new_give_exit_code_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    today = datetime.now(tz=UTC).date()
+    fresh = Catalogue(
+        flavours_by_name={
+            "p/m": Flavour(name="p/m", provider="p", prices=(Price(usd_per_hour=1.0, as_of=today, source="a"),))
+        },
+        devices_by_id={},
+    )
+    monkeypatch.setattr("raysweep.cli.prices.read_catalogue", lambda _: fresh)
+    result = _run("check")
+    assert result.exit_code == Exit.DONE, result.output
+    assert "Nothing to distrust." in result.stdout

@@ -1,8 +1,10 @@
+import dataclasses
 import json
 import logging
 import sys
 import threading
 import types
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -12,7 +14,7 @@ from cost.catalogue import Catalogue
 from cost.domain import Flavour, Origin, Price
 from cost.errors import CostError
 from cost.gpu_names import gpu_id_of
-from cost.price_check import disagreements, old_prices
+from cost.price_check import Comparison, check_prices, comparisons, old_prices
 from cost.price_files import APART, NO_GPU, NO_PRICE, NOT_SPOT, UNREADABLE, read_gpuhunt, read_skypilot
 from cost.price_refresh import refresh_gpuhunt, refresh_hf
 
@@ -175,6 +177,10 @@ def test_a_machine_type_that_the_catalogue_knows_tells_the_form(tmp_path, catalo
 # --- age and disagreement
 
 
+def disagreements(flavours: Sequence[Flavour]) -> tuple[Comparison, ...]:
+    return check_prices(flavours, today=date(2026, 11, 10)).disagreements
+
+
 def test_one_machine_at_two_prices_in_two_sources_is_shown_with_both(tmp_path, catalogue):
     rows = gpuhunt(tmp_path, catalogue, "p5.48xlarge,us-east-1,98.32,192,2048,8,H100,80.0,False,,nvidia,\n").rows
     (found,) = disagreements([catalogue.merged(rows).flavour("aws/p5.48xlarge")])
@@ -202,6 +208,24 @@ def test_spot_and_on_demand_or_two_regions_are_no_disagreement():
 def test_a_source_that_changed_its_price_does_not_disagree_with_itself():
     prices = tuple(Price(usd_per_hour=1 + i, source="a", as_of=date(2026, i, 1)) for i in (1, 2))
     assert disagreements([Flavour(name="p/m", provider="p", prices=prices)]) == ()
+
+
+def test_every_machine_that_two_sources_price_is_compared_the_furthest_apart_first():
+    pairs = {"close": 1.02, "far": 3.0, "apart": 1.5, "same": 1.0}
+    flavours = [dataclasses.replace(two_prices(1.0, usd), name=f"p/{name}") for name, usd in pairs.items()]
+    alone = Flavour(name="p/alone", provider="p", prices=(Price(usd_per_hour=1.0, source="a"),))
+    assert [c.flavour for c in comparisons([*flavours, alone])] == ["p/far", "p/apart", "p/close", "p/same"]
+    assert [c.flavour for c in disagreements([*flavours, alone])] == ["p/far", "p/apart"]
+
+
+def test_a_check_counts_flavours_prices_and_ages():
+    dates = (date(2026, 11, 8), date(2025, 11, 10), None)
+    prices = [(Price(usd_per_hour=1.0, as_of=day, source="a"),) for day in dates]
+    flavours = [Flavour(name=f"p/{i}", provider="p", prices=p) for i, p in enumerate([*prices, ()])]
+    found = check_prices(flavours, today=date(2026, 11, 10))
+    assert (found.flavours, found.priced, found.undated) == (4, 3, 1)
+    assert (found.newest_days, found.oldest_days) == (2, 365)
+    assert [(o.flavour, o.age_days) for o in found.old] == [("p/1", 365), ("p/2", None)]
 
 
 def test_prices_past_an_age_or_without_a_date_are_named(catalogue):
