@@ -102,6 +102,26 @@ def test_a_source_on_disk_needs_its_folder(source: str, tmp_path: Path) -> None:
     assert _run("refresh", "--from", source, "--folder", str(tmp_path)).exit_code == Exit.BAD_INPUT
 
 
+def test_the_environment_names_the_folder_of_gpuhunts_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "aws.csv").write_text(
+        "instance_name,location,price,gpu_count,gpu_name,gpu_memory,spot\nmade-up.large,us-east-1,7.5,1,H200,141,False\n"
+    )
+    monkeypatch.setenv("GPUHUNT_CATALOG_DIR", str(tmp_path))
+    assert _run("refresh", "--from", "gpuhunt-files").exit_code == 0
+    data = json.loads(_run("show", "aws/made-up.large", "--json").stdout)
+    assert data["flavours"][0]["usd_per_hour"] == 7.5
+
+
+@pytest.mark.parametrize("words", [("check",), ("show", "aws/p5.48xlarge")])
+def test_one_machine_type_at_two_prices_is_shown_with_both(words: tuple[str, ...], tmp_path: Path) -> None:
+    own = tmp_path / "other.csv"
+    own.write_text("flavour,price_usd_per_hour,source\naws/p5.48xlarge,98.32,another list\n")
+    page = _run(*words, "--prices", str(own)).stdout
+    assert "55.04" in page
+    assert "98.32" in page
+    assert "another list" in page
+
+
 def test_prices_to_distrust_are_named_with_both_sources(tmp_path: Path) -> None:
     result = _run("check", "--json")
     assert result.exit_code == Exit.NEGATIVE

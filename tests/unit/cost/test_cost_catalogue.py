@@ -54,6 +54,19 @@ def test_a100_of_40_and_80_gb_and_the_three_h100_are_different_devices(catalogue
     assert gpu_ids == {"a100-sxm-40gb", "a100-sxm-80gb"}
     h100 = [catalogue.device(i) for i in ("h100-sxm", "h100-pcie", "h100-nvl")]
     assert len({d.memory_bandwidth_bytes_per_second for d in h100}) == 3
+    a100 = [catalogue.device(f"a100-{form}-{size}gb") for form in ("pcie", "sxm") for size in (40, 80)]
+    assert len({d.memory_bytes for d in a100}) == len({d.torch_device_name for d in a100}) == 4
+
+
+def test_a_bf16_peak_is_the_dense_one(catalogue):
+    # Without sparsity tensor cores do twice as many products in bf16 as in TF32; a peak with sparsity would be 4 times.
+    both = [
+        d.dense_bf16_flops_per_second / d.tf32_flops_per_second
+        for d in catalogue.devices_by_id.values()
+        if d.dense_bf16_flops_per_second and d.tf32_flops_per_second
+    ]
+    assert len(both) >= 8
+    assert both == pytest.approx([2.0] * len(both), rel=0.02)
 
 
 def test_an_a100_of_40_gb_reports_39_4_to_39_6_gib(catalogue):
@@ -64,6 +77,21 @@ def test_an_a100_of_40_gb_reports_39_4_to_39_6_gib(catalogue):
 def test_bf16_is_native_from_compute_capability_8_on(catalogue):
     native = {gpu_id: catalogue.device(gpu_id).has_native_bf16 for gpu_id in ("t4", "a10g", "l4", "h200", "b200")}
     assert native == {"t4": False, "a10g": True, "l4": True, "h200": True, "b200": True}
+
+
+def test_the_nominal_gigabytes_of_a_price_list_are_never_taken_for_memory(tmp_path, catalogue):
+    a100 = catalogue.flavour("gcp/a2-highgpu-1g")
+    assert a100.listed_gpu_memory_gb == 40
+    assert a100.total_memory_bytes == catalogue.device("a100-sxm-40gb").memory_bytes < 40 * 2**30
+    unknown = own_list(tmp_path, "flavour,gpu_memory_gb\nlab/x,40\n").flavour("lab/x")
+    with pytest.raises(CostError, match="memory_bytes"):
+        _ = unknown.total_memory_bytes
+
+
+def test_no_spot_price_repeats_the_on_demand_price_of_its_region(catalogue):
+    for flavour in catalogue.flavours:
+        on_demand = {(p.region, p.usd_per_hour) for p in flavour.prices if not p.spot}
+        assert not on_demand & {(p.region, p.usd_per_hour) for p in flavour.prices if p.spot}, flavour.name
 
 
 def test_spot_prices_are_by_region_and_never_the_default(catalogue):
