@@ -171,6 +171,10 @@ class LengthCounts:
         """
         if limit_tokens < 1:
             raise CostError(f"A length limit is 1 token or more, not {limit_tokens}.")
+        total = self.loss_tokens
+        if limit_tokens >= self.longest_tokens:
+            none = None if total is None else 0.0
+            return self, Lost(items=0.0, tokens=0.0, loss_tokens=none, loss_share=none if total else None)
         kept: list[tuple[int, float, float]] = []
         items = tokens = loss = 0.0
         for length, count, losses in zip(self.lengths_tokens, self.items, self._losses(), strict=True):
@@ -189,7 +193,6 @@ class LengthCounts:
                 kept.append((limit_tokens, count, losses - lost))
         if not kept:
             raise CostError(f"Every item is longer than the limit of {limit_tokens} tokens; truncate or split them.")
-        total = self.loss_tokens
         return self._regrouped(kept), Lost(
             items=items,
             tokens=tokens,

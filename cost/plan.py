@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from cost.batches import Batches, Packing, arrange
 from cost.errors import CostError, nearest
@@ -122,8 +123,9 @@ class StageWork:
     """What the length limit costs in one epoch; None without a limit."""
 
 
+@lru_cache(maxsize=64)
 def work_of(plan: RunPlan) -> tuple[StageWork, ...]:
-    """Return what each stage of a run comes to.
+    """Return what each stage of a run comes to; a plan that was asked for lately is not worked out again.
 
     Raises:
         CostError: Stages, epochs or shares contradict each other, or a size is impossible.

@@ -296,9 +296,7 @@ def flatten(segment: Segment, chunks: int) -> Flat:
     Raises:
         ValueError: a cut segment needs at least two chunks.
     """
-    if segment.is_cut and chunks < 2:  # one chunk is first and last at once: a piece of its own
-        raise ValueError("a segment cut at its chunks stands for two chunks or more")
-    order = _instances(chunks) if segment.is_cut else [(Role.BODY, 0)]
+    order = _order(segment, chunks)
     bases: dict[tuple[Role, int], int] = {}
     total = 0
     for role, chunk in order:
@@ -332,10 +330,31 @@ def flatten(segment: Segment, chunks: int) -> Flat:
         label[part.op == Op.ALLOCATE] = part.label
         columns.append((part.op, objects, size, label))
     op, objects, size, label = (np.concatenate(column) for column in zip(*columns, strict=True))
-    work = np.sum([segment.parts[role].work for role, _ in order], axis=0)
     return Flat(
-        op=op, object=objects, size=size, label=label, objects=total, survivors=len(segment.survivors), work=work
+        op=op,
+        object=objects,
+        size=size,
+        label=label,
+        objects=total,
+        survivors=len(segment.survivors),
+        work=work_features(segment, chunks),
     )
+
+
+def work_features(segment: Segment, chunks: int) -> NDArray[np.float64]:
+    """Return a segment's work for a number of loss chunks, (len(Work), FEATURES), without laying it out.
+
+    Raises:
+        ValueError: as ``flatten``.
+    """
+    work: NDArray[np.float64] = np.sum([segment.parts[role].work for role, _ in _order(segment, chunks)], axis=0)
+    return work
+
+
+def _order(segment: Segment, chunks: int) -> list[tuple[Role, int]]:
+    if segment.is_cut and chunks < 2:  # one chunk is first and last at once: a piece of its own
+        raise ValueError("a segment cut at its chunks stands for two chunks or more")
+    return _instances(chunks) if segment.is_cut else [(Role.BODY, 0)]
 
 
 def _instances(chunks: int) -> list[tuple[Role, int]]:

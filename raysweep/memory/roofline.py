@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost.domain import Device
-from raysweep.memory.program import Program, SegmentName, Work, flatten
+from raysweep.memory.program import Program, SegmentName, Work, work_features
 
 # Fitted to the medians of 17 LoRA steps of two models measured on one NVIDIA H200 (torch 2.11, transformers 5.17; the
 # same cells as tests/golden): within 15 % on 15 of them, within 26 % on all. Other chips are taken to reach the same
@@ -55,7 +55,7 @@ def segment_work(program: Program, name: SegmentName, length_tokens: int) -> NDA
     """Return the amounts of one segment at one length, by ``Work``: operations, bytes moved, kernels launched."""
     segment = program.segment(name, length_tokens)
     chunks = program.chunks(length_tokens)[0] if segment.is_cut else 1
-    work: NDArray[np.float64] = flatten(segment, chunks).work @ program.features(length_tokens)
+    work: NDArray[np.float64] = work_features(segment, chunks) @ program.features(length_tokens)
     return work
 
 

@@ -69,6 +69,15 @@ def test_dropping_loses_whole_items():
     assert (kept.count, lost.items, lost.tokens, lost.loss_tokens) == (1, 2, 300, 150)
 
 
+@pytest.mark.parametrize("over", OverLength)
+def test_a_limit_that_no_item_reaches_changes_nothing(over):
+    counts = LengthCounts.of([10, 100], [5, 50]).scaled(3)
+    kept, lost = counts.limited(100, over)
+    assert kept == counts
+    assert (lost.items, lost.tokens, lost.loss_tokens, lost.loss_share) == (0, 0, 0, 0)
+    assert LengthCounts.of([10, 100]).limited(100, over)[1].loss_share is None
+
+
 def test_a_limit_that_drops_everything_is_refused():
     with pytest.raises(CostError, match="limit of 5"):
         LengthCounts.of([10]).limited(5, OverLength.DROP)
