@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             log.info("%.0f s left: %s and what follows is for another call", left, run["name"])
             break
         log.info("%s: %s, %d items, cap %s", run["name"], run["model"], len(lengths_of(run)), run.get("cap_bytes"))
-        result = _in_its_own_process(run, left, dry=options.cpu_dry_run)
+        result = in_its_own_process(run, left, dry=options.cpu_dry_run)
         with options.out.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"name": run["name"], "plan": run, **result}) + "\n")
         log.info("    %s", summary(result))
@@ -93,7 +93,7 @@ def _done(out: Path) -> set[str]:
     return {json.loads(line)["name"] for line in out.read_text(encoding="utf-8").splitlines() if line.strip()}
 
 
-def _in_its_own_process(run: dict[str, Any], seconds: float, *, dry: bool) -> dict[str, Any]:
+def in_its_own_process(run: dict[str, Any], seconds: float, *, dry: bool) -> dict[str, Any]:
     """Play one run; whatever becomes of its process, a result comes back."""
     environment = dict(os.environ)
     conf = allocator_conf(AllocatorSetting(**run.get("allocator", {})))
