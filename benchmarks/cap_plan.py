@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.lengths import lengths_of
-from raysweep.memory.replay import Conditions, Replay, Replayer
+from raysweep.memory.conditions import Conditions
+from raysweep.memory.outcome import Replay
+from raysweep.memory.replay import Replayer
 from raysweep.setting import AllocatorSetting, StepSetting
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from raysweep.decision.verification import (
     needed_lengths,
     verify,
 )
-from raysweep.memory.replay import Conditions, Replayer, cublas_workspace_bytes
+from raysweep.memory.conditions import Conditions, cublas_workspace_bytes
+from raysweep.memory.replay import Replayer
 from raysweep.records import Mode, ProbeRecord, ProbeState
 from raysweep.setting import AllocatorSetting, Attention, StepSetting, Weights
 from raysweep.step.config import load_config

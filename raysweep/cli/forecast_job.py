@@ -107,8 +107,8 @@ class ForecastJob:
     ) -> WhatFrees:
         """Forecast the step of the largest peak with one thing changed, at that length alone."""
         from raysweep.cli.programs import trace_programs
+        from raysweep.memory.conditions import cublas_workspace_bytes
         from raysweep.memory.one_change import single_changes, what_frees
-        from raysweep.memory.replay import cublas_workspace_bytes
         from raysweep.memory.study import Study
 
         space = self.space

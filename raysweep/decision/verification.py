@@ -9,8 +9,10 @@ import numpy as np
 
 from raysweep.data.batching import micro_batches
 from raysweep.decision.memory import OOM
+from raysweep.memory.conditions import Conditions, cublas_workspace_bytes, possible_conditions
+from raysweep.memory.outcome import Failure, Replay
 from raysweep.memory.program import Program
-from raysweep.memory.replay import Conditions, Failure, Replay, Replayer, cublas_workspace_bytes, possible_conditions
+from raysweep.memory.replay import Replayer
 from raysweep.records import Mode, ProbeRecord, ProbeState, Source
 from raysweep.setting import AllocatorSetting, StepSetting
 

@@ -12,16 +12,10 @@ import numpy as np
 from cost.verdict import Verdict
 from raysweep.data.batching import micro_batches
 from raysweep.data.items import Counts
+from raysweep.memory.conditions import Conditions, cublas_workspace_bytes, possible_conditions
+from raysweep.memory.outcome import Moment, Replay
 from raysweep.memory.program import Program
-from raysweep.memory.replay import (
-    Conditions,
-    Moment,
-    Pass,
-    Replay,
-    Replayer,
-    cublas_workspace_bytes,
-    possible_conditions,
-)
+from raysweep.memory.replay import Pass, Replayer
 from raysweep.memory.study import NEAR_SHARE, Card, OnCard, hangs_on_capacity, judge_on, side_by_side
 from raysweep.setting import AllocatorSetting, StepSetting
 

@@ -9,11 +9,12 @@ from functools import partial
 from cost.lengths import OverLength
 from cost.verdict import Fit
 from raysweep.memory.advice import Advice, advise
+from raysweep.memory.conditions import cublas_workspace_bytes
 from raysweep.memory.data_run import DataFit, DataRun, DataStage
 from raysweep.memory.longest import Longest, longest_anywhere, longest_of_grid
 from raysweep.memory.one_change import WhatFrees
+from raysweep.memory.outcome import Moment, Replay
 from raysweep.memory.program import Program
-from raysweep.memory.replay import Moment, Replay, cublas_workspace_bytes
 from raysweep.memory.study import Card, Study, side_by_side
 from raysweep.setting import AllocatorSetting, StepSetting
 

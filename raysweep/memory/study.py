@@ -11,8 +11,10 @@ from typing import TypeVar
 
 from cost.domain import Flavour
 from cost.verdict import Fit, Verdict, judge
+from raysweep.memory.conditions import Conditions, cublas_workspace_bytes, possible_conditions
+from raysweep.memory.outcome import Failure, Replay
 from raysweep.memory.program import Program
-from raysweep.memory.replay import Conditions, Failure, Replay, Replayer, cublas_workspace_bytes, possible_conditions
+from raysweep.memory.replay import Replayer
 from raysweep.setting import AllocatorSetting
 
 NEAR_SHARE = 0.08

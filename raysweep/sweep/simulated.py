@@ -15,8 +15,9 @@ from raysweep.records import Measurement, Mode, ProbeState, Prune, Source
 from raysweep.search.runner import Outcome, ProbeRequest, load_key
 
 if TYPE_CHECKING:
+    from raysweep.memory.outcome import Replay
     from raysweep.memory.program import Program
-    from raysweep.memory.replay import Replay, Replayer
+    from raysweep.memory.replay import Replayer
     from raysweep.setting import AllocatorSetting, StepSetting
     from raysweep.space import SearchSpace
     from raysweep.sweep.run import RunnerFactory
@@ -109,7 +110,8 @@ class SimulatedRunner:
         return self._allowance_bytes[program.outside_kind] if given is None else given
 
     def _play(self, program: Program, request: ProbeRequest, lengths: list[int], capacity_bytes: int) -> Replay:
-        from raysweep.memory.replay import Conditions, Replayer, cublas_workspace_bytes
+        from raysweep.memory.conditions import Conditions, cublas_workspace_bytes
+        from raysweep.memory.replay import Replayer
 
         capability = self._flavour.device.compute_capability if self._flavour.device else None
         conditions = Conditions(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks import cap_plan
 from benchmarks.cap_plan import STEP_BYTES, edge
-from raysweep.memory.replay import Replay
+from raysweep.memory.outcome import Replay
 
 GB = 10**9
 
@@ -24,7 +24,7 @@ def test_the_edge_finishes_and_a_step_less_does_not(need: int, slack: int) -> No
 
 def replay(runs: bool) -> Replay:
     # The failure's own fields are forecast's business: a plan repeats them.
-    from raysweep.memory.replay import Failure, Moment
+    from raysweep.memory.outcome import Failure, Moment
 
     died = Failure(moment=Moment(phase="loss", layer=None, op="mm", item=7), requested_bytes=5)
     return Replay(

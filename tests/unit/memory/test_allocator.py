@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raysweep.memory.allocator import Heap, Placement, new_heap
 from raysweep.memory.blocks import (
     LARGE_SEGMENT,
     MIB,
@@ -18,6 +17,7 @@ from raysweep.memory.blocks import (
     round_size,
     segment_size,
 )
+from raysweep.memory.heap import Heap, Placement, new_heap
 from raysweep.setting import AllocatorSetting
 
 NATIVE = AllocatorSetting()

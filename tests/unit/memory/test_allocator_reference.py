@@ -9,8 +9,8 @@ from caching_reference import MIB, OutOfMemoryError, ReferenceAllocator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raysweep.memory.allocator import Heap, new_heap
 from raysweep.memory.blocks import NO_MEMORY
+from raysweep.memory.heap import Heap, new_heap
 from raysweep.setting import AllocatorSetting
 
 SIZES = st.one_of(

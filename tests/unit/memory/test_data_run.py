@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from cost.verdict import Verdict
 from raysweep.memory import data_run
+from raysweep.memory.conditions import Conditions
 from raysweep.memory.data_run import DataRun, DataStage
 from raysweep.memory.program import Category
-from raysweep.memory.replay import Conditions, Pass, Replayer
+from raysweep.memory.replay import Pass, Replayer
 from raysweep.setting import AllocatorSetting, StepSetting
 
 PLAIN = AllocatorSetting()

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from reference_files import program_of, varied_runs
 
-from raysweep.memory.replay import Conditions, Replay, Replayer
+from raysweep.memory.conditions import Conditions
+from raysweep.memory.outcome import Replay
+from raysweep.memory.replay import Replayer
 from raysweep.setting import AllocatorSetting, StepSetting
 
 MODELS = ("llama-1b-gpu-chunked", "qwen-7b-none-full")

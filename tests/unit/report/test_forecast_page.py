@@ -9,8 +9,8 @@ from pathlib import Path
 
 from cost.verdict import judge
 from raysweep.memory.forecast import Forecast, ForecastRow, Longest
+from raysweep.memory.outcome import Moment
 from raysweep.memory.program import Category
-from raysweep.memory.replay import Moment
 from raysweep.report.forecast import forecast_json, forecast_page
 from raysweep.report.page import Page
 from raysweep.report.text import page_text

@@ -11,8 +11,10 @@ from statistics import median
 import pytest
 
 from cost.catalogue import Catalogue
+from raysweep.memory.conditions import Conditions
+from raysweep.memory.outcome import Replay
 from raysweep.memory.program import Program
-from raysweep.memory.replay import Conditions, Replay, Replayer
+from raysweep.memory.replay import Replayer
 from raysweep.memory.roofline import optimizer_step_seconds
 from raysweep.setting import StepSetting
 from raysweep.step.config import load_config
