@@ -12,6 +12,7 @@ from raysweep.records import Mode
 if TYPE_CHECKING:
     from cost.domain import Flavour
     from raysweep.data import Items
+    from raysweep.data.limit_cost import LimitCost
     from raysweep.memory.forecast import Card, DataStage, Forecast
     from raysweep.memory.one_change import WhatFrees
     from raysweep.memory.program import Program
@@ -101,6 +102,16 @@ class ForecastJob:
         notes = (*found.notes, *bf16_notes(single, programs), *self._data_notes(most, data_played=bool(data)))
         frees = self._what_frees(found, programs, cards, quiet=quiet) if self.with_changes else None
         return replace(found, data=data, rejected=rejected, refused=refused, notes=notes, frees=frees)
+
+    def limits(self, found: Forecast) -> tuple[LimitCost, ...]:
+        """Return what each length of a forecast, and the limit that the command names, cost of the data as they are."""
+        from raysweep.data.limit_cost import limit_costs
+        from raysweep.decision.plan import length_counts
+
+        lengths = [row.length_tokens for row in found.rows]
+        named = [] if self.limit_tokens is None else [self.limit_tokens]
+        counts = {name: length_counts(one) for name, one in self.items.items()}
+        return limit_costs(counts, lengths + named, self.space.run.over_length)
 
     def _what_frees(
         self, found: Forecast, programs: Mapping[StepSetting, Program], cards: Sequence[Card], *, quiet: bool

@@ -16,6 +16,7 @@ from cost.plan import RunPlan, Stage
 from cost.project import PaddingOption, padding_options
 from cost.verdict import Verdict
 from raysweep.data.items import Items
+from raysweep.data.limit_cost import limit_costs
 from raysweep.decision.cells import Grid, lengths_to_decide
 from raysweep.decision.findings import Findings
 from raysweep.decision.generation import GENERATIONS
@@ -83,6 +84,9 @@ def decide(
         plan=plan,
         terms=terms,
         notes=_notes(grid, cells),
+        limits=limit_costs(
+            {stage.name: stage.items for stage in grid.stages}, grid.lengths, findings.space.run.over_length
+        ),
     )
 
 

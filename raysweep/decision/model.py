@@ -12,6 +12,7 @@ from cost.money import Terms
 from cost.plan import RunPlan
 from cost.project import PaddingOption, Projection
 from cost.throughput import TimeModel
+from raysweep.data.limit_cost import LimitCost
 from raysweep.decision.memory import CellMemory
 from raysweep.setting import StepSetting
 
@@ -74,6 +75,8 @@ class Decision:
     """The run on the chosen cell."""
     terms: Terms | None
     """What the chosen flavour is paid."""
+    limits: tuple[LimitCost, ...] = ()
+    """What each length that was looked at costs of the data, as a limit; empty where no data are named."""
     notes: tuple[str, ...] = ()
     """What to mind of some flavours, in whole sentences."""
 

@@ -6,17 +6,26 @@ from typing import TYPE_CHECKING, Any
 
 from raysweep.report.data_forecast import data_blocks, data_json
 from raysweep.report.labels import FIT_CAPTION, fit_cell, gb, sampled
+from raysweep.report.limits import limit_blocks, limits_json
 from raysweep.report.page import Block, Cell, Heading, Page, Sentence, Tone, table
 from raysweep.space.labels import step_labels
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from raysweep.data.limit_cost import LimitCost
     from raysweep.memory.forecast import Forecast, ForecastRow, Longest
     from raysweep.memory.one_change import WhatFrees
     from raysweep.setting import StepSetting
 
 
-def forecast_json(forecast: Forecast) -> dict[str, Any]:
-    """Return the whole forecast as plain data; parts that were not asked for are absent."""
+def forecast_json(forecast: Forecast, limits: Sequence[LimitCost] = ()) -> dict[str, Any]:
+    """Return the whole forecast, and what length limits cost of the data, as plain data; absent is what was not asked.
+
+    Args:
+        forecast: Of memory.
+        limits: Of the data, where there are any.
+    """
     data: dict[str, Any] = {
         "model": forecast.model,
         "source": "forecast",
@@ -40,11 +49,13 @@ def forecast_json(forecast: Forecast) -> dict[str, Any]:
         data["longest"] = [_longest_json(longest) for longest in forecast.longest]
     if forecast.data:
         data["data"] = [data_json(one) for one in forecast.data]
+    if limits:
+        data["limits"] = limits_json(limits)
     return data
 
 
-def forecast_page(forecast: Forecast) -> Page:
-    """Return the forecast for people, several hundred lengths boiled down to a few columns."""
+def forecast_page(forecast: Forecast, limits: Sequence[LimitCost] = ()) -> Page:
+    """Return the same for people, several hundred lengths boiled down to a few columns."""
     labels = step_labels([*(row.step for row in forecast.rows), *forecast.refused])
     blocks: list[Block] = [Sentence("Forecast: every number here is computed, none is measured.", Tone.NOTE)]
     if forecast.rows:
@@ -52,6 +63,7 @@ def forecast_page(forecast: Forecast) -> Page:
         blocks += _frees(forecast, labels)
         blocks += _verdicts(forecast, labels)
     blocks += data_blocks(forecast, labels)
+    blocks += limit_blocks(limits)
     blocks += _outside(forecast)
     blocks += _left_out(forecast, labels)
     blocks += [Sentence(note, Tone.WARN) for note in forecast.notes]

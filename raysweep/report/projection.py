@@ -11,6 +11,7 @@ from cost.project import Projection
 from cost.units import SECONDS_PER_HOUR, format_duration, format_money, format_tokens
 from raysweep.decision.calibration import Calibration, remaining_seconds
 from raysweep.decision.model import Cell, Decision
+from raysweep.report.limits import limit_blocks, limits_json
 from raysweep.report.page import Block, Heading, Page, Sentence, Tone, facts, table
 from raysweep.report.page import Cell as Shown
 from raysweep.report.words import hours_words, money_words, no_choice, range_json, range_words, run_words
@@ -26,6 +27,7 @@ def projection_json(decision: Decision, *, slurm_margin_share: float) -> dict[st
         "run": {"name": decision.run.name, "items": decision.run.items, "tokens": decision.run.tokens},
         "chosen": _cell_json(chosen, slurm_margin_share) if chosen and chosen.projection else None,
         "flavours": [_cell_json(cell, slurm_margin_share) for cell in decision.best_by_flavour if cell.projection],
+        "limits": limits_json(decision.limits),
         "padding": [
             {
                 "multiple_tokens": option.multiple_tokens,
@@ -45,7 +47,9 @@ def projection_page(decision: Decision, *, slurm_margin_share: float) -> Page:
     chosen = decision.chosen
     title = f"The whole run of {decision.model}"
     if chosen is None or chosen.projection is None:
-        return Page(title, (Sentence(no_choice(decision), Tone.BAD), *_flavours(decision)))
+        return Page(
+            title, (Sentence(no_choice(decision), Tone.BAD), *limit_blocks(decision.limits), *_flavours(decision))
+        )
     projection, candidate = chosen.projection, chosen.candidate
     blocks: list[Block] = [
         facts(
@@ -60,6 +64,7 @@ def projection_page(decision: Decision, *, slurm_margin_share: float) -> Page:
         *_stages(projection),
         *_parts(projection),
         *_caveats(projection),
+        *limit_blocks(decision.limits),
         *_flavours(decision),
         *_padding(decision),
         *(Sentence(note, Tone.WARN) for note in decision.notes),
