@@ -37,7 +37,7 @@ def command(
     decision = decide_as_asked(
         findings,
         options,
-        items=read_data(options["data_files"], findings.space),
+        items=read_data(options["data_files"], findings.space, tokenizer=options["tokenizer"], quiet=as_json),
         budget=RunBudget(cost=budget_usd, hours=budget_hours),
     )
     data = decision_json(decision)

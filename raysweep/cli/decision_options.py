@@ -35,11 +35,12 @@ class DecisionOptions(TypedDict):
     lengths_text: str | None
     margin_text: str | None
     data_files: tuple[str, ...]
+    tokenizer: str | None
     prices_csv: Path | None
 
 
 def decision_options(command: F) -> F:
-    """Add the artifacts, ``--at-least``, ``--lengths``, ``--margin``, ``--data`` and ``--prices``."""
+    """Add the artifacts, ``--at-least``, ``--lengths``, ``--margin``, ``--data``, ``--tokenizer`` and ``--prices``."""
     artifacts = click.argument("artifacts", nargs=-1, required=True, metavar="ARTIFACT…")
     at_least = click.option(
         "--at-least", "at_least_tokens", type=click.IntRange(min=1), help="Shortest length limit that will do."

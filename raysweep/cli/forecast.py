@@ -18,6 +18,7 @@ from raysweep.cli.options import (
     read_flavours,
     read_lengths,
     read_margin,
+    read_names,
     read_stages,
 )
 
@@ -62,6 +63,7 @@ def command(
     flavour_names: str | None,
     lengths_text: str | None,
     data_files: tuple[str, ...],
+    tokenizer: str | None,
     no_data: bool,
     limit_tokens: int | None,
     with_advice: bool | None,
@@ -86,17 +88,22 @@ def command(
     job = ForecastJob(
         space=space,
         flavours=_flavours(space, flavour_names, prices_csv),
-        lengths=read_lengths(lengths_text) if lengths_text else space.lengths,
-        lengths_from="--lengths" if lengths_text else f"{space.name}: lengths",
-        items=read_data(data_files, space) if data_files or no_data else read_stages(space),
+        lengths=space.lengths if lengths_text is None else read_lengths(lengths_text),
+        lengths_from=f"{space.name}: lengths" if lengths_text is None else "--lengths",
+        items=(
+            read_data(data_files, space, tokenizer=tokenizer, quiet=as_json)
+            if data_files or no_data
+            else read_stages(space, tokenizer=tokenizer, quiet=as_json)
+        ),
         limit_tokens=limit_tokens,
         items_from_space=not data_files,
-        margin_share=read_margin(margin_text) if margin_text else space.margin_share,
+        margin_share=space.margin_share if margin_text is None else read_margin(margin_text),
         with_advice=bool(data_files) if with_advice is None else with_advice,
         with_changes=with_changes,
     )
     found = job.run(quiet=as_json)
-    emit(forecast_page(found), forecast_json(found), as_json=as_json)
+    limits = job.limits(found)
+    emit(forecast_page(found, limits), forecast_json(found, limits), as_json=as_json)
     return Exit.DONE if _fits_somewhere(found) or not job.flavours else Exit.NEGATIVE
 
 
@@ -114,4 +121,4 @@ def _flavours(space: SearchSpace, names: str | None, prices_csv: Path | None) ->
     catalogue = read_catalogue(prices_csv)
     if names is None:
         return read_flavours(space, catalogue)
-    return tuple(catalogue.flavour(name.strip()) for name in names.split(","))
+    return tuple(catalogue.flavour(name) for name in read_names(names, "--flavours", "hf/h200,hf/a100-large"))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
     from cost.domain import Flavour
     from raysweep.data import Items
     from raysweep.space import SearchSpace
+    from raysweep.space.cursor import Cursor
+    from raysweep.space.document import Node
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -72,60 +76,119 @@ def read_flavours(space: SearchSpace, catalogue: Catalogue) -> tuple[Flavour, ..
     return tuple(resolve(choice, catalogue) for choice in space.flavours)
 
 
+def read_names(text: str, option: str, example: str) -> tuple[str, ...]:
+    """Return the names between an option's commas; a comma at the end is no name.
+
+    Raises:
+        InputError: there is none.
+    """
+    from raysweep.errors import InputError
+
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise InputError(f"{option}: expected one or more, such as {example}; {text!r} came.")
+    return names
+
+
 def read_lengths(text: str) -> tuple[int, ...]:
     """Return the lengths that ``--lengths`` names, ascending, each once.
 
     Raises:
-        SpaceError: they are not lengths.
+        InputError: they are not lengths.
     """
     from raysweep.errors import SpaceError
-    from raysweep.space.cursor import Cursor
-    from raysweep.space.document import read_document
+    from raysweep.space.document import Node
     from raysweep.space.parse import read_lengths as read
 
     parts = text.split(":")
-    if len(parts) not in {1, 3}:
+    if len(parts) == 1:
+        names = read_names(text, "--lengths", "4096,8192")
+        return _of_option(Node([Node(_number(name), 1) for name in names], 1), "--lengths", read)
+    if len(parts) != 3:
         raise SpaceError(f"--lengths: expected 4096,8192 or FROM:TO:BY such as 1024:8192:1024; {text!r} came.")
-    written = f"{{from: {parts[0]}, to: {parts[1]}, by: {parts[2]}}}" if len(parts) == 3 else f"[{text}]"
-    return read(Cursor(read_document(written, "--lengths"), "--lengths"))
+    ends = {key: Node(_number(part), 1) for key, part in zip(("from", "to", "by"), parts, strict=True)}
+    return _of_option(Node(ends, 1, dict.fromkeys(ends, 1)), "--lengths", read)
 
 
 def read_margin(text: str, option: str = "--margin") -> float:
-    """Return the share that an option names, ``--margin`` by default.
+    """Return the share of a device's memory that an option names, ``--margin`` by default.
 
     Raises:
         SpaceError: it is none.
     """
-    from raysweep.space.cursor import Cursor
-    from raysweep.space.document import read_document
+    from raysweep.space.document import Node
     from raysweep.space.parse import read_margin as read
 
-    return read(Cursor(read_document(text, option), option))
+    return _of_option(Node(_number(text), 1), option, read)
+
+
+def read_slurm_margin(text: str) -> float:
+    """Return the share of the projected time that ``--slurm-margin`` names.
+
+    Raises:
+        SpaceError: it is none.
+    """
+    from raysweep.space.document import Node
+
+    expected = "a share of the projected time from 0% to under 100%, such as 20%"
+    return _of_option(Node(_number(text), 1), "--slurm-margin", lambda at: at.share(expected, zero=True))
+
+
+def _of_option(node: Node, option: str, read: Callable[[Cursor], T]) -> T:
+    """Read an option as a search space is read; its errors then name the option, which has no lines."""
+    from raysweep.errors import SpaceError
+    from raysweep.space.cursor import Cursor
+
+    try:
+        return read(Cursor(node, option))
+    except SpaceError as error:
+        raise SpaceError(str(error).replace(f"{option}:1: ", f"{option}: ", 1)) from None
+
+
+def _number(text: str) -> int | float | str:
+    for number in (int, float):
+        with suppress(ValueError):
+            return number(text)
+    return text.strip()
 
 
 def data_option(command: F) -> F:
-    """Add ``--data FILE`` or ``--data STAGE=FILE``, as often as there are files."""
-    return click.option(
+    """Add ``--data FILE`` or ``--data STAGE=FILE``, as often as there are files, and ``--tokenizer``."""
+    data = click.option(
         "--data",
         "data_files",
         multiple=True,
         metavar="[STAGE=]FILE",
         help="Items of the run instead of those the space names: JSONL, Parquet, a saved dataset or a histogram.",
-    )(command)
+    )
+    tokenizer = click.option(
+        "--tokenizer",
+        metavar="PATH_OR_NAME",
+        help="What texts are counted with: a folder with tokenizer.json, or a Hub id. By default the space's "
+        "data.tokenizer, else the model's own.",
+    )
+    return data(tokenizer(command))
 
 
-def read_data(data_files: tuple[str, ...], space: SearchSpace) -> dict[str, Items]:
+def read_data(
+    data_files: tuple[str, ...], space: SearchSpace, *, tokenizer: str | None, quiet: bool
+) -> dict[str, Items]:
     """Return the items of each file by stage; none for no file.
+
+    Args:
+        data_files: As ``--data`` names them.
+        space: Whose tokenizer counts texts where no other is named.
+        tokenizer: As ``--tokenizer`` names it.
+        quiet: No bar while texts are counted.
 
     Raises:
         DataError: a file cannot be read.
         InputError: two files are of one stage.
     """
-    from raysweep.data import read_items
     from raysweep.errors import InputError
     from raysweep.paths import exists
 
-    found: dict[str, Items] = {}
+    found: dict[str, Path] = {}
     for written in data_files:
         name, _, path = written.rpartition("=") if "=" in written and not exists(Path(written)) else ("", "", written)
         stage = name or Path(path).stem
@@ -133,22 +196,40 @@ def read_data(data_files: tuple[str, ...], space: SearchSpace) -> dict[str, Item
             raise InputError(
                 f"--data: expected each stage once; {stage!r} came twice. Write STAGE=FILE for one of them."
             )
-        found[stage] = read_items(path, tokenizer=space.model, trust_remote_code=space.trust_remote_code)
-    return found
+        found[stage] = Path(path)
+    return _read_files(found, space, tokenizer, quiet=quiet)
 
 
-def read_stages(space: SearchSpace) -> dict[str, Items]:
+def read_stages(space: SearchSpace, *, tokenizer: str | None = None, quiet: bool = False) -> dict[str, Items]:
     """Return the items of every stage that the space names.
+
+    Args:
+        space: Which names them.
+        tokenizer: Instead of the space's.
+        quiet: No bar while texts are counted.
 
     Raises:
         DataError: a file cannot be read.
     """
+    return _read_files({stage.name: stage.items for stage in space.stages()}, space, tokenizer, quiet=quiet)
+
+
+def _read_files(
+    files: Mapping[str, Path], space: SearchSpace, tokenizer: str | None, *, quiet: bool
+) -> dict[str, Items]:
+    from raysweep.cli.progress import CountProgress
     from raysweep.data import read_items
 
-    return {
-        stage.name: read_items(stage.items, tokenizer=space.model, trust_remote_code=space.trust_remote_code)
-        for stage in space.stages()
-    }
+    with CountProgress(quiet=quiet) as progress:
+        return {
+            stage: read_items(
+                path,
+                tokenizer=space.tokenizer if tokenizer is None else tokenizer,
+                trust_remote_code=space.trust_remote_code,
+                progress=progress.of(path.name),
+            )
+            for stage, path in files.items()
+        }
 
 
 def read_scale(scales: tuple[str, ...]) -> dict[str, float]:

@@ -1,20 +1,72 @@
-"""What a sweep tells while it runs, on stderr: a live bar on a terminal, one line a probe elsewhere."""
+"""What a sweep, or the counting of texts, tells while it runs, on stderr: a live bar on a terminal.
+
+Elsewhere a sweep writes one line a probe, and counting writes nothing.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from raysweep.report.sweep import probe_line
 from raysweep.setting import StepSetting
 
 if TYPE_CHECKING:
     from raysweep.sweep.events import Event
+
+
+class CountProgress:
+    """Shows how far texts are counted: nothing where none are, or where no terminal is there. Use it as a context."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        """Begin without a bar; ``quiet`` never shows one."""
+        console = Console(file=sys.stderr, highlight=False, markup=False)
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            DownloadColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=quiet or not console.is_terminal,
+        )
+
+    def __enter__(self) -> Self:
+        """Begin; a bar is first shown when a file's texts are."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the terminal as it was, after an interrupt too."""
+        self._bar.stop()
+
+    def of(self, name: str) -> Callable[[int, int], None]:
+        """Return what to call with the bytes counted and the bytes of all of the file of that name."""
+        task: TaskID | None = None
+
+        def show(done_bytes: int, all_bytes: int) -> None:
+            nonlocal task
+            if task is None:
+                self._bar.start()
+                task = self._bar.add_task(f"counting the tokens of {name}", total=all_bytes)
+            self._bar.update(task, completed=done_bytes)
+
+        return show
 
 
 class SweepProgress:

@@ -9,7 +9,7 @@ import click
 
 from raysweep.cli.decision_options import DecisionOptions, decide_as_asked, decision_options
 from raysweep.cli.edge import Exit, common_options
-from raysweep.cli.options import read_data, read_margin, read_scale
+from raysweep.cli.options import read_data, read_scale, read_slurm_margin
 
 if TYPE_CHECKING:
     from raysweep.decision.model import Decision
@@ -49,14 +49,14 @@ def command(
     from raysweep.store import Artifact
 
     artifacts = options["artifacts"]
+    share = None if slurm_margin_text is None else read_slurm_margin(slurm_margin_text)
     findings = gather([Artifact.open(uri) for uri in artifacts])
-    items = read_data(options["data_files"], findings.space)
+    items = read_data(options["data_files"], findings.space, tokenizer=options["tokenizer"], quiet=as_json)
     if not items and not findings.items:
         raise InputError(
             f"{artifacts[0]}: expected the token counts of the run's data; its space named none. Add --data FILE."
         )
     decision = decide_as_asked(findings, options, items=items, scale=read_scale(scales))
-    share = read_margin(slurm_margin_text, "--slurm-margin") if slurm_margin_text else None
     share = findings.space.run.slurm_time_margin_share if share is None else share
     page = projection_page(decision, slurm_margin_share=share)
     data = projection_json(decision, slurm_margin_share=share)

@@ -12,6 +12,7 @@ import numpy as np
 from raysweep.data import cache
 from raysweep.data.counts import read_counts
 from raysweep.data.histogram import histogram_items, is_histogram
+from raysweep.data.hub import OTHERWISE
 from raysweep.data.items import Counts, Items, Origin
 from raysweep.data.rows import COLUMNS, Kind, Source, batches, first_columns, kind_of, open_source
 from raysweep.data.tokenizer import HubTokenizer, LossOn, TokenCounter
@@ -45,7 +46,7 @@ def read_items(
             need none.
         loss_on: Which tokens of conversations and completions bear loss.
         trust_remote_code: Whether a tokenizer may run code of its own.
-        progress: Called as texts are counted.
+        progress: Called as texts are counted, first with no bytes read; not for counts that are kept or given.
         use_cache: Whether counts of texts are kept for next time.
 
     Raises:
@@ -60,11 +61,11 @@ def read_items(
         tokens, loss = read_counts(source, kind)
         return Items(name=path.name, tokens=tokens, loss_tokens=loss, origin=Origin.GIVEN)
     if tokenizer is None:
-        raise DataError(
-            f"{path}: expected a tokenizer to count {kind.value} with, found none: name a folder or a Hub id, or give "
-            'token counts, one {"tokens": n} a line'
-        )
-    counter = HubTokenizer(tokenizer, trust_remote_code=trust_remote_code) if isinstance(tokenizer, str) else tokenizer
+        raise DataError(f"{path}: expected a tokenizer to count {kind.value} with, found none. {OTHERWISE}")
+    if isinstance(tokenizer, str):
+        counter: TokenCounter = HubTokenizer(tokenizer, trust_remote_code=trust_remote_code, counts=f"{kind} of {path}")
+    else:
+        counter = tokenizer
     tokens, loss = _counted(source, kind, counter, loss_on, progress, use_cache=use_cache)
     bears_all = bool(np.array_equal(tokens, loss))
     return Items(name=path.name, tokens=tokens, loss_tokens=None if bears_all else loss, origin=Origin.COUNTED)
@@ -94,11 +95,14 @@ def _counted(
     if use_cache and (kept := cache.load(key)) is not None:
         return kept
     pairs: list[tuple[int, int]] = []
+    size_bytes = source.size_bytes
+    if progress:
+        progress(0, size_bytes)
     for batch in batches(source, COLUMNS[kind], _BATCH_ITEMS):
         if batch.rows:
             pairs.extend(counter.count(batch, kind, loss_on))
         if progress:
-            progress(batch.done_bytes, source.size_bytes)
+            progress(batch.done_bytes, size_bytes)
     if not pairs:
         raise DataError(f"{source.path}: expected at least one item, found none")
     counts = np.array(pairs, dtype=np.int64)

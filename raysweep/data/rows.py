@@ -73,6 +73,10 @@ FORMATS = {
     ".arrow": Format.ARROW,
 }
 """The format of a file by the end of its name."""
+_NAMES_SHOWN = 5
+"""Of what lies where a file was looked for: enough to see which folder it is."""
+_BATCH_BYTES = 4 * 2**20
+"""Long texts come in batches of about this size, so that progress moves and an interrupt is heard."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +106,7 @@ def open_source(path: Path) -> Source:
         DataError: the path is missing, or of no known format.
     """
     if not exists(path):
-        siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise DataError(f"{path}: expected a data file, found nothing there.{nearest(path.name, siblings)}")
+        raise DataError(_missing(path))
     if path.is_dir():
         return Source(path=path, files=_dataset_files(path), format=Format.ARROW)
     if path.suffix.lower() not in FORMATS:
@@ -112,6 +115,28 @@ def open_source(path: Path) -> Source:
             f"{path}: expected a file ending in {known}, or a folder of a saved dataset, found {path.suffix!r}"
         )
     return Source(path=path, files=(path,), format=FORMATS[path.suffix.lower()])
+
+
+def _missing(path: Path) -> str:
+    """Say where a path was looked for, and what is there instead."""
+    # The first part that is not there: of a path into a misspelt folder that is the folder.
+    gone = next((p for p in reversed((path, *path.parents)) if not exists(p)), path)
+    beside = _names(gone.parent)
+    hint = nearest(gone.name, beside)
+    if not hint and (data := [name for name in beside if Path(name).suffix.lower() in FORMATS]):
+        hint = f" There: {', '.join(data[:_NAMES_SHOWN])}{', …' if len(data) > _NAMES_SHOWN else ''}."
+    what = "" if gone == path else f": there is no {gone}"
+    return (
+        f"{path}: expected a data file, found nothing there{what}.{hint} A name in a search space is looked up from "
+        f"the folder of the space's file, one after --data from the working directory, {Path.cwd()}."
+    )
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    except OSError:
+        return []
 
 
 def _dataset_files(folder: Path) -> tuple[Path, ...]:
@@ -188,7 +213,7 @@ def first_columns(source: Source) -> tuple[str, ...]:
 def _jsonl(file: Path, batch_items: int) -> Iterator[Batch]:
     rows: list[Row] = []
     numbers: list[int] = []
-    done_bytes = 0
+    done_bytes = given_bytes = 0
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             done_bytes += len(line)
@@ -196,9 +221,9 @@ def _jsonl(file: Path, batch_items: int) -> Iterator[Batch]:
                 continue
             rows.append(_row(line, f"{file}, line {number}"))
             numbers.append(number)
-            if len(rows) == batch_items:
+            if len(rows) == batch_items or done_bytes - given_bytes >= _BATCH_BYTES:
                 yield Batch(file=file, unit="line", numbers=numbers, rows=rows, done_bytes=done_bytes)
-                rows, numbers = [], []
+                rows, numbers, given_bytes = [], [], done_bytes
     if rows:
         yield Batch(file=file, unit="line", numbers=numbers, rows=rows, done_bytes=done_bytes)
 
@@ -272,9 +297,22 @@ def record_batches(file: Path, form: Format, columns: tuple[str, ...], batch_ite
 def _arrow(file: Path, form: Format, columns: tuple[str, ...], batch_items: int, before_bytes: int) -> Iterator[Batch]:
     first = 1
     size_bytes = file.stat().st_size
+    all_rows = _row_count(file, form)
     for batch in record_batches(file, form, columns, batch_items):
         rows = batch.to_pylist()
-        # Rows lie compressed: how far into the file a row stands is not known until the last.
-        yield Batch(file=file, unit="row", numbers=range(first, first + len(rows)), rows=rows, done_bytes=before_bytes)
-        first += len(rows)
-    yield Batch(file=file, unit="row", numbers=(), rows=[], done_bytes=before_bytes + size_bytes)
+        last = first + len(rows) - 1
+        # Rows lie compressed: where one stands in the file is told by its number.
+        done_bytes = before_bytes + size_bytes * last // all_rows
+        yield Batch(file=file, unit="row", numbers=range(first, last + 1), rows=rows, done_bytes=done_bytes)
+        first = last + 1
+
+
+def _row_count(file: Path, form: Format) -> int:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with _expecting(file, form):
+        if form is Format.PARQUET:
+            return int(pq.read_metadata(file).num_rows)
+        with pa.memory_map(str(file)) as mapped:
+            return sum(batch.num_rows for batch in pa.ipc.open_stream(mapped))

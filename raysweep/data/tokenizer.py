@@ -5,19 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Protocol
 
+from raysweep.data.hub import load_tokenizer
 from raysweep.data.rows import COMPLETION, MESSAGES, PROMPT, TEXT, Batch, Kind, Row
 from raysweep.errors import DataError
 
 Span = tuple[int, int]
 """Start and end of loss-bearing characters in a text."""
-
-_EXPECTED = (
-    "Expected a folder with tokenizer.json, or the owner/name of a model on the Hugging Face Hub that can be reached; "
-    'or give token counts instead of texts, one {"tokens": n} a line.'
-)
 
 
 class LossOn(StrEnum):
@@ -50,23 +45,18 @@ class HubTokenizer:
     is missing; conversations go through the chat template.
     """
 
-    def __init__(self, model: str, *, trust_remote_code: bool = False) -> None:
+    def __init__(self, model: str, *, trust_remote_code: bool = False, counts: str = "texts") -> None:
         """Load the tokenizer of a folder, of the folder that a config file is in, or of a Hub id ``owner/name``.
+
+        Args:
+            model: The folder, file or id.
+            trust_remote_code: Whether code that comes with the tokenizer may run.
+            counts: What is to be counted, for errors.
 
         Raises:
             DataError: there is none to load.
         """
-        path = Path(model)
-        if not path.exists() and "/" not in model:  # asking the Hub for what is no id of its takes most of a minute
-            raise DataError(f"the tokenizer of {model!r} is not known here. {_EXPECTED}")
-        from transformers import AutoTokenizer
-
-        source = path.parent if path.is_file() else model
-        try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
-        except (OSError, ValueError, ImportError, KeyError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise DataError(f"the tokenizer of {model!r} cannot be loaded ({reason}). {_EXPECTED}") from error
+        self._tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code, counts=counts)
         self._model = model
         self._end = self._tokenizer.eos_token or ""
         if self._tokenizer.is_fast:  # a saved tokenizer may carry a limit of its own, which would hide long items
@@ -176,8 +166,10 @@ class HubTokenizer:
                     "of the tokenizers library; count with loss on all, or give loss_tokens"
                 )
             return [(n, n) for n in (len(self._tokenizer.encode(t, add_special_tokens=special)) for t in texts)]
-        # The library spreads a batch over all cores.
-        encodings = self._tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=special)
+        backend = self._tokenizer.backend_tokenizer  # it spreads a batch over all cores
+        if all(s is None for s in spans):  # where characters stand is then not asked for, and takes time to keep
+            return [(n, n) for n in map(len, backend.encode_batch_fast(texts, add_special_tokens=special))]
+        encodings = backend.encode_batch(texts, add_special_tokens=special)
         return [
             (len(e), len(e) if s is None else _bearing(e, text, s))
             for e, text, s in zip(encodings, texts, spans, strict=True)

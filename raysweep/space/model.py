@@ -47,6 +47,8 @@ class DataPlan:
     """The data of the run, in the order in which its stages run."""
 
     stages: tuple[Stage, ...]
+    tokenizer: str | None = None
+    """What texts are counted with, a folder or a Hub id; None for the model's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,11 @@ class SearchSpace:
     def name(self) -> str:
         """The space's file name, for headings."""
         return self.path.name if self.path else "space"
+
+    @property
+    def tokenizer(self) -> str:
+        """What texts are counted with: the data's tokenizer, else the model's own."""
+        return (self.data.tokenizer if self.data else None) or self.model
 
     def stages(self) -> Iterator[Stage]:
         """Return the data's stages; none where the space names no data."""

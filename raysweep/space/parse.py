@@ -88,11 +88,21 @@ def parse_space(text: str, name: str, *, folder: Path | None = None, path: Path 
 
 
 def _model(at: Cursor, folder: Path | None) -> str:
-    model = at.text("a shipped shape, a Hub id, or a folder or file with config.json")
+    return _beside(at.text("a shipped shape, a Hub id, or a folder or file with config.json"), folder, "config.json")
+
+
+def _tokenizer(parts: dict[str, Cursor], folder: Path | None) -> str | None:
+    if "tokenizer" not in parts or parts["tokenizer"].is_null:
+        return None
+    return _beside(parts["tokenizer"].text("a folder with tokenizer.json, or a Hub id"), folder, "tokenizer.json")
+
+
+def _beside(name: str, folder: Path | None, file: str) -> str:
+    """Return a name; where it is that of a folder with the file, its path."""
     # As for data, a path is relative to the file that names it; a Hub id or a shipped name is no path there.
-    if folder is not None and (model.startswith(("./", "../")) or is_file(folder / model / "config.json")):
-        return str((folder / model).resolve())
-    return model
+    if folder is not None and (name.startswith(("./", "../")) or is_file(folder / name / file)):
+        return str((folder / name).resolve())
+    return name
 
 
 def read_lengths(at: Cursor) -> tuple[int, ...]:
@@ -161,7 +171,8 @@ def read_margin(at: Cursor) -> float:
 
 def _data(at: Cursor, folder: Path | None) -> DataPlan:
     if at.has("stages"):
-        entries = at.keys(("stages",))["stages"].items("a list of stages, each {name, items, epochs | loss_share}")
+        parts = at.keys(("stages", "tokenizer"))
+        entries = parts["stages"].items("a list of stages, each {name, items, epochs | loss_share}")
         stages: list[Stage] = []
         for entry in entries:
             stage = _stage(entry, folder)
@@ -169,10 +180,11 @@ def _data(at: Cursor, folder: Path | None) -> DataPlan:
                 entry.refuse(f"stages of different names; {stage.name!r} stands in the list already")
             stages.append(stage)
         _check_shares(at, stages)
-        return DataPlan(stages=tuple(stages))
-    parts = at.keys(("items", "epochs", "stages"), required=("items",))
+        return DataPlan(stages=tuple(stages), tokenizer=_tokenizer(parts, folder))
+    parts = at.keys(("items", "epochs", "stages", "tokenizer"), required=("items",))
     epochs = _epochs(parts["epochs"]) if "epochs" in parts else 1.0
-    return DataPlan(stages=(Stage(name="data", items=_path(parts["items"], folder), epochs=epochs),))
+    stage = Stage(name="data", items=_path(parts["items"], folder), epochs=epochs)
+    return DataPlan(stages=(stage,), tokenizer=_tokenizer(parts, folder))
 
 
 def _stage(at: Cursor, folder: Path | None) -> Stage:

@@ -158,6 +158,22 @@ def test_a_missing_file_names_its_nearest_neighbour(write: Write, tmp_path: Path
         read_items(tmp_path / "token.jsonl")
 
 
+def test_a_missing_file_says_where_names_are_looked_up_and_what_is_there(write: Write, tmp_path: Path) -> None:
+    write("tokens.jsonl", [{"tokens": 1}])
+    with pytest.raises(
+        DataError, match=r"There: tokens\.jsonl\. A name in a search space is looked up from the folder"
+    ):
+        read_items(tmp_path / "held-out.parquet")
+    with pytest.raises(DataError, match=r"after --data from the working directory, /"):
+        read_items("nowhere.jsonl")
+
+
+def test_a_misspelt_folder_is_named_itself(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "items").mkdir()
+    with pytest.raises(DataError, match=r"there is no .*/itms\. Did you mean 'items'"):
+        read_items(tmp_path / "itms" / "a.jsonl")
+
+
 def test_an_unknown_ending_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("tokens\n5\n")
     with pytest.raises(DataError, match=r"expected a file ending in \.jsonl, .* found '.csv'"):
@@ -176,7 +192,7 @@ def test_a_folder_that_is_no_saved_dataset_is_refused(tmp_path: Path) -> None:
 
 
 def test_texts_without_a_tokenizer_say_what_to_give(write: Write) -> None:
-    with pytest.raises(DataError, match="expected a tokenizer to count text with, found none: name a folder"):
+    with pytest.raises(DataError, match="expected a tokenizer to count text with, found none"):
         read_items(write("a.jsonl", [{"text": "hello"}]))
 
 

@@ -103,6 +103,30 @@ def test_progress_ends_at_the_size_of_the_file(tmp_path: Path, plain_tokenizer: 
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
+@pytest.mark.parametrize("name", ["data.parquet", "saved"])
+def test_progress_moves_within_a_table(tmp_path: Path, plain_tokenizer: str, name: str) -> None:
+    table = pa.table({"text": [f"dog {i}" for i in range(1500)]})
+    path = tmp_path / name
+    if name == "saved":
+        path.mkdir()
+        with pa.OSFile(str(path / "data.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table)
+        (path / "state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
+    else:
+        pq.write_table(table, path)
+    shares: list[float] = []
+    read_items(path, tokenizer=plain_tokenizer, progress=lambda done, total: shares.append(done / total))
+    assert shares == sorted(shares)
+    assert (shares[0], shares[-1]) == (0, 1)
+    assert 0.3 < shares[1] < 0.4
+
+
+def test_long_texts_come_in_small_batches(tmp_path: Path) -> None:
+    counter = Counted()
+    read_items(written(tmp_path, *[{"text": "x" * 3_000_000}] * 6), tokenizer=counter)
+    assert counter.batches == 3
+
+
 class Counted:
     """A counter of words that tells how often it was asked."""
 
@@ -173,7 +197,7 @@ def test_conversations_need_a_chat_template(tmp_path: Path, plain_tokenizer: str
 @pytest.mark.parametrize("name", ["qwen2.5-7b", "{folder}"])
 def test_a_tokenizer_that_is_not_there_says_what_else_to_give(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"the tokenizer of .* or give token counts instead of texts"):
+    with pytest.raises(DataError, match=r"data\.jsonl: .* tokenizer .* or give token counts instead of texts"):
         read_items(written(tmp_path, {"text": "dog"}), tokenizer=name.format(folder=tmp_path / "empty"))
 
 
