@@ -41,7 +41,8 @@ def limit_blocks(costs: Sequence[LimitCost]) -> list[Block]:
     binding = [cost for cost in costs if cost.items_over]
     if not binding:
         shortest = min(cost.limit_tokens for cost in costs)
-        return [heading, Sentence(f"Nothing: no item is longer than {shortest:,} tokens, the shortest length looked at.")]
+        none = f"Nothing: no item is longer than {shortest:,} tokens, the shortest length looked at."
+        return [heading, Sentence(none)]
     shown = sampled([cost.limit_tokens for cost in costs])
     rows = [
         (
