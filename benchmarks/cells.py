@@ -40,6 +40,8 @@ class Card:
     """Set where the device is capped to stand for another card."""
     outside_allocator_bytes: int | None = None
     """What lives outside the allocator on that other card."""
+    compute_capability: str | None = None
+    """Of that other card: cuBLAS's workspaces are made as large as there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,7 @@ A100 = Card(
     gpu_id="a100-pcie-40gb",
     memory_bytes=42_430_000_000,
     outside_allocator_bytes=550_000_000,
+    compute_capability="8.0",
 )
 """An A100-PCIE-40GB: 42.43 GB as it reports itself, 0.55 GB outside the allocator, as the probe on it noted."""
 

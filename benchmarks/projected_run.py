@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     if not (options.out / "probes.parquet").exists():
         device = "simulated" if options.cpu_dry_run else "cuda"
-        sweep = ["sweep", str(options.space), "--device", device, "--out", str(options.out)]
+        sweep = ["sweep", str(options.space), "--yes", "--device", device, "--out", str(options.out)]
         subprocess.run([sys.executable, "-m", "raysweep.cli", *sweep], check=True)
     findings = gather([Artifact.open(str(options.out))])
     found = projected(findings)

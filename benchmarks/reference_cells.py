@@ -25,6 +25,8 @@ import torch
 
 from benchmarks.cells import CARDS, GROUPS, Card, Cell, cells_of
 from benchmarks.tiny import shrunk
+from raysweep.cli.devices import set_workspace_config
+from raysweep.memory.conditions import cublas_workspace_config
 from raysweep.probe.device_runner import DeviceRunner
 from raysweep.probe.steps import Pace
 from raysweep.records import ProbeRecord, ProbeState, Source
@@ -70,6 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for cell in cells:
             log.info("%s %s", cell.probe_id, cell.label)
         return 0
+    capability = CARDS[options.group].compute_capability
+    if capability is not None:
+        set_workspace_config(cublas_workspace_config(capability))
     started = time.monotonic()
     try:
         Measurement(options.out, options.group, device=options.device, tiny=options.tiny).measure(

@@ -17,7 +17,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from benchmarks.markdown import BYTES_PER_GB, gb, table
-from benchmarks.summary_cells import a100, emulated_forecasts, families
+from benchmarks.summary_cells import a100, emulated_forecasts, families, families_not_forecast
+from raysweep.probe.versions import MEMORY_VARIABLES
 from raysweep.records import ProbeRecord, ProbeState
 from raysweep.store import Artifact
 
@@ -29,7 +30,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.disable(logging.ERROR)
     folder: Path = options.reference
-    for part in (machine, families, a100, hybrid, emulated, emulated_forecasts, two_gpus, varied):
+    parts = (
+        machine,
+        families,
+        families_not_forecast,
+        a100,
+        hybrid,
+        emulated,
+        emulated_forecasts,
+        two_gpus,
+        varied,
+    )
+    for part in parts:
         sys.stdout.write("\n".join(part(folder)) + "\n\n")
     return 0
 
@@ -37,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def machine(folder: Path) -> Iterator[str]:
     """Devices, versions and times, from the records."""
     records = [r for path in sorted(folder.rglob("probes.parquet")) for r in Artifact.open(path.parent).records()]
-    versions = {name: version for r in records for name, version in r.versions.items()}
+    settings = {"weights_from", *MEMORY_VARIABLES}
+    versions = {name: version for r in records for name, version in r.versions.items() if name not in settings}
     begun = [r.started_at for r in records]
     yield "## Machine"
     yield ""

@@ -16,10 +16,12 @@ from raysweep.decision.verification import (
     needed_lengths,
     verify,
 )
+from raysweep.errors import NotForecastError
 from raysweep.memory.conditions import Conditions, cublas_workspace_bytes
+from raysweep.memory.program import Program
 from raysweep.memory.replay import Replayer
 from raysweep.records import Mode, ProbeRecord, ProbeState
-from raysweep.setting import AllocatorSetting, Attention, StepSetting, Weights
+from raysweep.setting import AllocatorSetting, Attention, Optimizer, StepSetting, Weights
 from raysweep.step.config import load_config
 from raysweep.store import Artifact
 from raysweep.trace import kept
@@ -57,6 +59,27 @@ def families(folder: Path) -> Iterator[str]:
             "forecast's range GB",
         ],
         [_cell_row(c) for c in sorted(checks, key=lambda c: (_hangs(c), c.record.model))],
+    )
+
+
+def families_not_forecast(folder: Path) -> Iterator[str]:
+    """Cells of steps that no forecast covers yet: measured alone."""
+    paths = sorted((folder / "families").iterdir())
+    skipped = [s for path in paths for s in _verified(path).skipped if s.record.measurement is not None]
+    yield "### Measured alone: steps that no forecast covers yet"
+    yield ""
+    yield from table(
+        [
+            "model",
+            "step",
+            "tokens",
+            "loaded GB",
+            "allocated GB",
+            "reserved GB",
+            "outside the allocator GB",
+            "next steps s",
+        ],
+        [_measured_row(s.record) for s in skipped],
     )
 
 
@@ -128,17 +151,22 @@ def emulated_forecasts(folder: Path) -> Iterator[str]:
 
 def _verified(path: Path) -> Verification:
     records = Artifact.open(path).records()
-    programs = {}
+    programs: dict[StepSetting, Program] = {}
+    reasons: dict[StepSetting, str] = {}
     for step, lengths in needed_lengths(records).items():
         config = load_config(records[0].model)
         key = kept.program_key(config, step, lengths)
         program = kept.load(key)
         if program is None:
-            program = model_program(records[0].model, config, step, lengths)
+            try:
+                program = model_program(records[0].model, config, step, lengths)
+            except NotForecastError as error:
+                reasons[step] = str(error)
+                continue
             kept.keep(key, program)
         programs[step] = program
     allocator = AllocatorSetting()
-    return verify(records, programs, allocator, capabilities=H200, outside_bytes=GIVEN_OUTSIDE_BYTES)
+    return verify(records, programs, allocator, capabilities=H200, outside_bytes=GIVEN_OUTSIDE_BYTES, reasons=reasons)
 
 
 def _hangs(check: PeakCheck) -> bool:
@@ -162,11 +190,29 @@ def _cell_row(check: PeakCheck) -> list[str]:
     ]
 
 
+def _measured_row(record: ProbeRecord) -> list[str]:
+    seen = record.measurement
+    if seen is None:
+        raise ValueError(f"{record.probe_id}: a probe without a measurement")
+    return [
+        Path(record.model).name,
+        _step(record.step),
+        f"{record.length_tokens:,}",
+        gb(seen.loaded_bytes),
+        gb(seen.peak_allocated_bytes),
+        gb(seen.peak_reserved_bytes),
+        gb(seen.outside_allocator_bytes),
+        ", ".join(f"{seconds:.2f}" for seconds in seen.step_seconds),
+    ]
+
+
 def _step(step: StepSetting) -> str:
     words = [f"{step.micro_batch} x {step.accumulation}", f"checkpoints {step.checkpointing}", f"{step.loss} loss"]
     words += [str(step.weights)] if step.weights is not Weights.BF16 else []
     words += [str(step.attention)] if step.attention is not Attention.SDPA else []
     words += [f"adapter {step.adapter.dtype}"] if str(step.adapter.dtype) != "fp32" else []
+    words += [str(step.optimizer)] if step.optimizer is not Optimizer.ADAMW else []
+    words += ["autocast"] if step.autocast else []
     words += ["clipped"] if step.max_grad_norm is not None else []
     return ", ".join(words)
 

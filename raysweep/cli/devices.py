@@ -132,6 +132,7 @@ def device_factory(space: SearchSpace, flavour: Flavour, *, emulated: bool) -> R
         memory_cap_bytes=flavour.total_memory_bytes if emulated else None,
         outside_allocator_bytes=flavour.outside_allocator_bytes if emulated else None,
         allocator_conf=_allocator_conf(space),
+        workspace_config=_workspace_config(flavour) if emulated else None,
     )
 
 
@@ -144,8 +145,10 @@ def _device_runner(
     memory_cap_bytes: int | None,
     outside_allocator_bytes: int | None,
     allocator_conf: str,
+    workspace_config: str | None,
 ) -> Runner:
     set_allocator_conf(allocator_conf)
+    set_workspace_config(workspace_config)
     from raysweep.probe.device_runner import DeviceRunner
     from raysweep.step.config import load_config
     from raysweep.step.pretrained import find_checkpoint
@@ -193,6 +196,23 @@ def set_allocator_conf(conf: str) -> None:
         os.environ.pop(name, None)
         if conf:
             os.environ[name] = conf
+
+
+def set_workspace_config(config: str | None) -> None:
+    """Make cuBLAS's workspaces as large as on the card that this process's GPU stands for; the GPU's own where None.
+
+    To be called before torch first uses cuBLAS.
+    """
+    import os
+
+    if config is not None:
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = config
+
+
+def _workspace_config(flavour: Flavour) -> str | None:
+    from raysweep.memory.conditions import cublas_workspace_config
+
+    return None if flavour.device is None else cublas_workspace_config(flavour.device.compute_capability)
 
 
 def _allocator_conf(space: SearchSpace) -> str:

@@ -9,7 +9,12 @@ import numpy as np
 
 from raysweep.data.batching import micro_batches
 from raysweep.decision.memory import OOM
-from raysweep.memory.conditions import Conditions, cublas_workspace_bytes, possible_conditions
+from raysweep.memory.conditions import (
+    Conditions,
+    configured_workspace_bytes,
+    cublas_workspace_bytes,
+    possible_conditions,
+)
 from raysweep.memory.outcome import Failure, Replay
 from raysweep.memory.program import Program
 from raysweep.memory.replay import Replayer
@@ -142,7 +147,7 @@ def verify(
         conditions = Conditions(
             allocator=allocator,
             capacity_bytes=capacity_bytes(record, (outside_bytes or {}).get(record.flavour)),
-            workspace_bytes=cublas_workspace_bytes(capabilities.get(record.device_name)),
+            workspace_bytes=_workspace_bytes(record, capabilities),
         )
         replays = [_replay(record, replayer, possible) for possible in possible_conditions(conditions)]
         if record.state is ProbeState.COMPLETED and replays[0].runs:
@@ -150,6 +155,14 @@ def verify(
         else:
             outcomes.append(_outcome(record, replays, conditions.capacity_bytes or 0))
     return _sorted(peaks, outcomes, skipped)
+
+
+def _workspace_bytes(record: ProbeRecord, capabilities: Mapping[str, str | None]) -> int:
+    """Of one cuBLAS workspace: what the probe's environment said, as that of an emulated card; else the chip's."""
+    config = record.versions.get("CUBLAS_WORKSPACE_CONFIG")
+    if config is not None:
+        return configured_workspace_bytes(config)
+    return cublas_workspace_bytes(capabilities.get(record.device_name))
 
 
 def needed_lengths(records: Iterable[ProbeRecord]) -> dict[StepSetting, tuple[int, ...]]:

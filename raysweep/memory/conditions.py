@@ -38,6 +38,23 @@ def cublas_workspace_bytes(compute_capability: str | None) -> int:
     return 4096 * 2 * KIB + 16 * 8 * KIB
 
 
+def cublas_workspace_config(compute_capability: str | None) -> str:
+    """Return what makes any chip take the workspace of another, as ``CUBLAS_WORKSPACE_CONFIG`` is written."""
+    return ":4096:8" if cublas_workspace_bytes(compute_capability) == 32 * MIB else ":4096:2:16:8"
+
+
+def configured_workspace_bytes(config: str) -> int:
+    """Return the bytes of one workspace under ``CUBLAS_WORKSPACE_CONFIG``: KiB and how many, pair after pair.
+
+    Raises:
+        ValueError: it is not written so.
+    """
+    numbers = [int(part) for part in config.strip(":").split(":")]
+    if not numbers or len(numbers) % 2:
+        raise ValueError(f"CUBLAS_WORKSPACE_CONFIG: expected pairs such as :4096:2:16:8; {config!r} came")
+    return sum(size * count for size, count in zip(numbers[::2], numbers[1::2], strict=True)) * KIB
+
+
 _HOPPER = 9
 """Major compute capability."""
 

@@ -7,7 +7,8 @@ import platform
 
 from raysweep.versions import package_versions
 
-ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+MEMORY_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG")
+"""Of the environment: they change what a step takes, and are kept where they are set."""
 
 
 def installed_versions() -> dict[str, str]:
@@ -20,4 +21,4 @@ def installed_versions() -> dict[str, str]:
         cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         if cudnn is not None:
             found["cudnn"] = str(cudnn)
-    return found | {name: os.environ[name] for name in ALLOCATOR_VARIABLES if os.environ.get(name)}
+    return found | {name: os.environ[name] for name in MEMORY_VARIABLES if os.environ.get(name)}

@@ -23,6 +23,7 @@ from raysweep.cli.devices import (
     set_allocator_conf,
 )
 from raysweep.errors import InputError, MachineError, SpaceError
+from raysweep.memory.conditions import configured_workspace_bytes, cublas_workspace_bytes, cublas_workspace_config
 from raysweep.records import Source
 from raysweep.report import machine
 from raysweep.report.machine import Gpu
@@ -102,6 +103,31 @@ def test_a_factory_travels_to_another_process() -> None:
     copy: Any = pickle.loads(pickle.dumps(factory))  # noqa: S301 - our own bytes
     assert copy.keywords["memory_cap_bytes"] == A100.total_memory_bytes
     assert copy.keywords["allocator_conf"] == "expandable_segments:True,max_split_size_mb:64"
+
+
+def test_a_card_that_is_emulated_brings_the_size_of_its_own_cublas_workspaces() -> None:
+    space = parse_space("model: qwen2.5-7b", "s")
+    configs = {
+        (flavour.name, emulated): device_factory(space, flavour, emulated=emulated).keywords["workspace_config"]  # type: ignore[attr-defined]  # a partial
+        for flavour in (A100, H200)
+        for emulated in (True, False)
+    }
+    assert configs == {
+        ("hf/a100-large", True): ":4096:2:16:8",
+        ("hf/a100-large", False): None,
+        ("hf/h200", True): ":4096:8",
+        ("hf/h200", False): None,
+    }
+
+
+@pytest.mark.parametrize("capability", ["8.0", "9.0", None])
+def test_a_workspace_is_as_large_as_its_configuration_says(capability: str | None) -> None:
+    assert configured_workspace_bytes(cublas_workspace_config(capability)) == cublas_workspace_bytes(capability)
+
+
+def test_a_workspace_configuration_that_is_no_pairs_is_refused() -> None:
+    with pytest.raises(ValueError, match="4096:2:16:8"):
+        configured_workspace_bytes(":4096:2:16")
 
 
 def test_real_weights_that_are_not_there_are_refused_before_the_sweep() -> None:

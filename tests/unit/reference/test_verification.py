@@ -67,6 +67,15 @@ def test_a_probe_that_ran_has_both_peaks_and_a_range() -> None:
     assert check.reserved_beyond_share == 0
 
 
+def test_a_probe_that_emulated_a_chips_workspaces_is_forecast_with_them() -> None:
+    own = completed()
+    (plain,) = verified(own).peaks
+    smaller = dataclasses.replace(own, versions=own.versions | {"CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8"})
+    (check,) = verified(smaller).peaks
+    workspaces_bytes = 2 * (32 * 2**20 - (8 * 2**20 + 128 * 2**10))
+    assert plain.forecast_allocated_bytes - check.forecast_allocated_bytes == workspaces_bytes
+
+
 def test_what_lies_beyond_the_range_is_off() -> None:
     (check,) = verified(completed()).peaks
     _, high = check.forecast_reserved_range_bytes or (0, 0)
