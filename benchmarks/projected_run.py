@@ -1,10 +1,11 @@
-"""Project a whole run from a short sweep, then play the run itself and hold the one against the other.
+"""Project whole runs from short sweeps, then play the runs themselves and hold the one against the other.
 
-    python3 -m benchmarks.projected_run SPACE.yaml --out FOLDER
+    python3 -m benchmarks.projected_run benchmarks/projected/*.yaml --out FOLDER --seconds 580
 
-Run from the repository's root, on a machine with the GPU of the space's only flavour. ``FOLDER`` gets the sweep's
-artifact; ``FOLDER/run.json`` the projection as it was printed before the run began, and the run as it went. A second
-call leaves alone what is there: delete ``run.json`` to play the run again.
+Run from the repository's root, on a machine with the GPU of the spaces' only flavour. All sweeps come first. For each
+space ``FOLDER/NAME`` gets the sweep's artifact; ``FOLDER/NAME/run.json`` the projection as it was before the run began,
+and the run as it went. A run whose projection does not fit the seconds left is not begun; another call does it, since
+each leaves alone what is there.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import logging
 import subprocess
 import sys
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("projected_run")
 
 RUN_FILE = "run.json"
+LOADING_SECONDS = 30.0
+"""What a run's process may take before its first step, its start included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +49,8 @@ class Projected:
     training: Range
     """Steps and the process's warm-up; loading is left out on both sides."""
     new_lengths: float
-    warm_up: float
+    before_steady: float
+    """Warm-up and one-off steps, within ``training``."""
     probes: float
     """All that the probes took on the device, loading left out."""
     probe_count: int
@@ -67,7 +72,7 @@ def projected(findings: Findings) -> Projected:
     return Projected(
         training=projection.training_seconds.plus(projection.start_seconds),
         new_lengths=projection.new_length_seconds,
-        warm_up=projection.start_seconds,
+        before_steady=projection.start_seconds,
         probes=sum(record.probe_seconds - (record.load_seconds or 0.0) for record in done),
         probe_count=len(done),
     )
@@ -102,31 +107,50 @@ def compare(folder: Path, findings: Findings) -> str:
     )
 
 
+def sweep(space: Path, folder: Path, *, dry: bool) -> None:
+    """Run the space's sweep, unless the folder has it."""
+    if (folder / "probes.parquet").exists():
+        return
+    device = "simulated" if dry else "cuda"
+    command = ["sweep", str(space), "--yes", "--device", device, "--out", str(folder)]
+    subprocess.run([sys.executable, "-m", "raysweep.cli", *command], check=True)
+
+
+def play(folder: Path, *, until: float, dry: bool) -> None:
+    """Project the run, then play it, unless it was played or the time does not suffice."""
+    file = folder / RUN_FILE
+    findings = gather([Artifact.open(str(folder))])
+    if not file.exists():
+        found = projected(findings)
+        log.info("%s, projected before the run: %s", folder.name, found)
+        left = until - time.monotonic() - LOADING_SECONDS
+        if left < found.training.high and not dry:
+            log.info("%.0f s left: the run is for another call", left)
+            return
+        result = in_its_own_process(run_of(findings), left, dry=dry)
+        file.write_text(json.dumps({"projected_before": asdict(found), "run": result}) + "\n", encoding="utf-8")
+    log.info("%s: %s", folder.name, compare(folder, findings))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Sweep, project, run, compare; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("space", type=Path)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the artifact; may exist")
-    parser.add_argument("--seconds", type=float, default=540.0, help="after which the run stops, unfinished")
+    parser.add_argument("spaces", type=Path, nargs="+")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the artifacts; may exist")
+    parser.add_argument("--seconds", type=float, default=580.0, help="wall-clock seconds in which all is to end")
     parser.add_argument(
         "--cpu-dry-run",
         action="store_true",
         help="tries the script: simulated probes, and the run on a two-layer model on the CPU, items cut to 16 tokens",
     )
     options = parser.parse_args(arguments)
+    until = time.monotonic() + options.seconds
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
-    if not (options.out / "probes.parquet").exists():
-        device = "simulated" if options.cpu_dry_run else "cuda"
-        sweep = ["sweep", str(options.space), "--yes", "--device", device, "--out", str(options.out)]
-        subprocess.run([sys.executable, "-m", "raysweep.cli", *sweep], check=True)
-    findings = gather([Artifact.open(str(options.out))])
-    found = projected(findings)
-    log.info("projected before the run: %s", found)
-    file = options.out / RUN_FILE
-    if not file.exists():
-        result = in_its_own_process(run_of(findings), options.seconds, dry=options.cpu_dry_run)
-        file.write_text(json.dumps({"projected_before": asdict(found), "run": result}) + "\n", encoding="utf-8")
-    log.info("%s", compare(options.out, findings))
+    folders = [options.out / space.stem for space in options.spaces]
+    for space, folder in zip(options.spaces, folders, strict=True):
+        sweep(space, folder, dry=options.cpu_dry_run)
+    for folder in folders:
+        play(folder, until=until, dry=options.cpu_dry_run)
     return 0
 
 

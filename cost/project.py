@@ -33,7 +33,7 @@ class Projection:
     pause_seconds: tuple[tuple[str, float], ...]
     """Evaluations, checkpoints, by name."""
     start_seconds: float
-    """Image, download, loading and warm-up of every process."""
+    """Image, download, loading, warm-up and one-off steps of every process."""
     machine_seconds: Range
     """All time on machines, what interruptions waste included."""
     wait_seconds: Range
@@ -88,7 +88,7 @@ def project(plan: RunPlan, model: TimeModel, terms: Terms | None = None) -> Proj
         for name, seconds in stage.pauses:
             pauses[name] = pauses.get(name, 0.0) + seconds
     processes = len(stages) if plan.process_per_stage else 1
-    start_seconds = processes * (plan.start_up.seconds + plan.warm_up_seconds)
+    start_seconds = processes * (plan.start_up.seconds + plan.warm_up_seconds + model.one_off_seconds)
     busy = training.plus(math.fsum(pauses.values()) + start_seconds)
     machine, wait = busy, Range.exactly(0.0)
     if terms.spot is not None:

@@ -99,6 +99,8 @@ class TimeModel:
     """Standard deviation of what is wrong with all seconds alike: another machine, an efficiency never measured."""
     host_share: float = 0.0
     """Standard deviation of what is wrong with the floor and the new lengths alone; see ``HOST_SHARE``."""
+    one_off_seconds: float = 0.0
+    """What a process pays once besides, in single steps that took far longer than others of their length."""
     longest_timed_tokens: int | None = None
     """Beyond this length the model extrapolates."""
     assumed: tuple[str, ...] = ()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 
 from cost import least_squares
 from cost.errors import CostError
@@ -19,6 +21,13 @@ _LEAST_FLOOR_SHARE = 0.25
 """Of the shortest timed micro-step: a floor hidden behind the kernels may be so long, and new lengths with it."""
 _LEAST_NOISE_SHARE = 1e-3
 """Timings without any noise would make the assumption on new lengths weigh nothing or all."""
+_ONE_OFF_SHARE = 0.5
+_ONE_OFF_DEVIATIONS = 5.0
+"""A step that took so much more than its fit, and so many standard deviations, did something once: it loaded kernels,
+or the process was held up. In a short probe of a 1B model three steps of thirty took three times their fit, in a run
+of 400 items two did (``artifacts/reference``): a run pays such a sum about once, not in proportion."""
+_ONE_OFFS_AT_MOST = 0.2
+"""Of all timings; more of them are no exceptions."""
 _ROUNDS = 6
 """Reweighting settles to parts in a thousand within three."""
 
@@ -44,8 +53,9 @@ def fit(
         CostError: There is no timing, or one is not positive.
 
     Errors are relative, since a step's noise grows with its length; weights come from the fit, not from the noisy
-    seconds, so that fast outliers do not pull it down. That a new length costs about ``NEW_LENGTH_SHARE`` of the floor
-    is one more observation, since a short probe of varied lengths meets hardly any length twice.
+    seconds, so that fast outliers do not pull it down. Single slow steps are left out, and what they took beyond the
+    fit is a process's one-off cost. That a new length costs about ``NEW_LENGTH_SHARE`` of the floor is one more
+    observation, since a short probe of varied lengths meets hardly any length twice.
     """
     if not timings:
         raise CostError("A time model needs at least one timing; probe the step at one or more lengths first.")
@@ -54,6 +64,13 @@ def fit(
             raise CostError(f"A timing must be positive and of at least one micro-step, not {timing}.")
     observed = _Observed.of(timings, optimizer_step_seconds)
     values, noise_share, weighted = _settled(observed, hold_share)
+    usual: tuple[bool, ...] = ()
+    for _ in range(_ROUNDS):
+        before, usual = usual, observed.usual(values)
+        if usual == before:
+            break
+        values, noise_share, weighted = _settled(observed.only(usual), hold_share)
+    excess = zip(observed.targets, observed.predicted(values), usual, strict=True)
     columns = least_squares.independent_columns(weighted)
     told = least_squares.independent_columns(weighted[:-1])
     return TimeModel(
@@ -64,10 +81,11 @@ def fit(
         optimizer_step_seconds=optimizer_step_seconds if optimizer_step_seconds is not None else values[4],
         evidence=evidence,
         covariance=_covariance(weighted, columns, noise_share**2),
-        degrees_of_freedom=max(len(timings) - len(told), 1),
+        degrees_of_freedom=max(sum(usual) - len(told), 1),
         noise_share=noise_share,
         scale_share=hold_share,
         host_share=host_share,
+        one_off_seconds=math.fsum(y - f for y, f, is_usual in excess if not is_usual),
         longest_timed_tokens=max(round(t.work.tokens / t.work.micro_steps) for t in timings),
         assumed=tuple(
             name
@@ -113,6 +131,23 @@ class _Observed:
 
     def predicted(self, values: least_squares.Vector) -> tuple[float, ...]:
         return tuple(max(sum(v * x for v, x in zip(values, row, strict=True)), 1e-9) for row in self.rows)
+
+    def usual(self, values: least_squares.Vector) -> tuple[bool, ...]:
+        """Which timings are none of a few that took far longer than fitted."""
+        excesses = [y / f - 1 for y, f in zip(self.targets, self.predicted(values), strict=True)]
+        deviation = 1.4826 * statistics.median(abs(x) for x in excesses)  # of a normal law with that median
+        most = max(_ONE_OFF_SHARE, _ONE_OFF_DEVIATIONS * deviation)
+        usual = tuple(excess <= most for excess in excesses)
+        return usual if usual.count(False) <= _ONE_OFFS_AT_MOST * len(usual) else (True,) * len(usual)
+
+    def only(self, kept: tuple[bool, ...]) -> _Observed:
+        """Return the system without some of its rows."""
+        return replace(
+            self,
+            rows=tuple(compress(self.rows, kept)),
+            targets=tuple(compress(self.targets, kept)),
+            micro_steps=tuple(compress(self.micro_steps, kept)),
+        )
 
     def noise_share(self, predicted: tuple[float, ...], degrees: int) -> float:
         """Standard deviation of one micro-step about the fit; a timing of n has a relative variance n times smaller."""

@@ -5,8 +5,8 @@ import sys
 
 MODULES = (
     "batches calibrate candidate catalogue choose domain errors evidence frontier gpu_names least_squares "
-    "holds length_summary lengths money plan price_check price_csv price_files price_refresh project throughput units "
-    "verdict"
+    "holds length_summary lengths money plan price_check price_csv price_files price_refresh project stretches "
+    "throughput time_fit units verdict"
 )
 HEAVY = ("torch", "ray", "transformers", "numpy", "pandas", "pyarrow", "raysweep", "urllib.request", "statistics")
 

@@ -109,6 +109,13 @@ def test_every_part_of_the_time_is_there_once():
     assert projection.machine_seconds.expected == pytest.approx(training + 50 + 235)
 
 
+def test_each_process_pays_the_one_off_steps_once():
+    plan = RunPlan(stages=(STAGE_1, STAGE_2), process_per_stage=True)
+    before, after = (project(plan, replace(MODEL, one_off_seconds=x)) for x in (0.0, 7.0))
+    assert after.start_seconds - before.start_seconds == pytest.approx(14)
+    assert after.hours.expected > before.hours.expected
+
+
 def test_a_last_checkpoint_that_is_due_anyway_is_not_written_twice():
     pause = Pause(name="checkpoint", seconds=1, every_optimizer_steps=5, at_stage_end=True)
     assert dict(project(one_stage(*[9] * 10, pauses=(pause,)), MODEL).pause_seconds) == {"checkpoint": 2}

@@ -70,6 +70,22 @@ def test_a_probe_in_which_every_length_was_new_covers_a_run_of_few_lengths_too()
     assert model.seconds(few).low < TRUTH.expected_seconds(few) < model.seconds(few).high
 
 
+def test_a_few_steps_far_slower_than_others_are_a_cost_of_their_own():
+    lengths = [300 + 97 * i for i in range(30)]
+    timings = [timed(Work.of([n])) for n in lengths]
+    for index, beyond_seconds in ((4, 2.0), (11, 1.5)):
+        timings[index] = replace(timings[index], seconds=timings[index].seconds + beyond_seconds)
+    model = measured(timings)
+    assert model.one_off_seconds == pytest.approx(3.5, rel=0.01)
+    assert model.micro_step_seconds(2000) == pytest.approx(TRUTH.micro_step_seconds(2000), rel=0.01)
+
+
+def test_many_slow_steps_are_no_exceptions():
+    timings = [timed(Work.of([300 + 97 * i])) for i in range(30)]
+    timings = [replace(t, seconds=t.seconds * (3 if i % 3 == 0 else 1)) for i, t in enumerate(timings)]
+    assert measured(timings).one_off_seconds == 0
+
+
 def test_more_probes_narrow_the_range():
     rng = random.Random(3)
 
