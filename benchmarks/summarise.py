@@ -18,6 +18,7 @@ from pathlib import Path
 
 from benchmarks.markdown import BYTES_PER_GB, gb, table
 from benchmarks.summary_cells import a100, emulated_forecasts, families, families_not_forecast
+from benchmarks.summary_times import data_probes, first_items, projected_runs
 from raysweep.probe.versions import MEMORY_VARIABLES
 from raysweep.records import ProbeRecord, ProbeState
 from raysweep.store import Artifact
@@ -40,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         emulated_forecasts,
         two_gpus,
         varied,
+        first_items,
+        data_probes,
+        projected_runs,
     )
     for part in parts:
         sys.stdout.write("\n".join(part(folder)) + "\n\n")
