@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import accumulate
 
 import numpy as np
 
 from cost.domain import Flavour
+from cost.plan import Stage
 from cost.throughput import Timing, Work
 from raysweep.memory.program import Program, SegmentName
 from raysweep.memory.program import Work as Operations
@@ -15,6 +17,7 @@ from raysweep.memory.roofline import optimizer_step_seconds, segment_work
 
 _SAMPLES_TOKENS = (1024, 4096, 8192)
 """Any three lengths give the three coefficients: operations are a polynomial of the length."""
+_QUANTILES = (0.1, 0.5, 0.9)
 
 
 def run_flops(program: Program, work: Work) -> float | None:
@@ -41,6 +44,18 @@ def micro_step_flops(program: Program, length_tokens: int) -> float:
     amounts = segment_work(program, SegmentName.MICRO, length_tokens)
     counted = (Operations.FLOPS, Operations.FP32_FLOPS, Operations.ATTENTION_FLOPS)
     return float(sum(amounts[kind] for kind in counted))
+
+
+def lengths_to_time(stages: Sequence[Stage], limits_tokens: Sequence[int]) -> tuple[int, ...]:
+    """Return the lengths at which a roofline is to be known: the limits; short, usual and long items of the data."""
+    most = max(limits_tokens)
+    found = set(limits_tokens)
+    for stage in stages:
+        reached = accumulate(stage.items.items)
+        shares = [(n, count / stage.items.count) for n, count in zip(stage.items.lengths_tokens, reached, strict=True)]
+        for quantile in _QUANTILES:
+            found.add(min(next((n for n, share in shares if share >= quantile), most), most))
+    return tuple(sorted(found))
 
 
 def roofline_timings(program: Program | None, flavour: Flavour, lengths: Sequence[int]) -> tuple[Timing, ...]:

@@ -137,7 +137,8 @@ def time_model(
     if measured.holds:
         return _fitted(measured)
     if simulated := timed(records, flavour, step, Source.SIMULATED).timings:
-        return replace(forecast(simulated), evidence=Evidence.SIMULATED)
+        # They are a roofline's; the same at the data's lengths tells how short items differ from the probed ones.
+        return replace(forecast([*simulated, *roofline]), evidence=Evidence.SIMULATED)
     return forecast(roofline) if roofline else None
 
 

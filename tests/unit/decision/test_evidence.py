@@ -11,10 +11,13 @@ from records_for_tests import STEP, measurement, out_of_memory, record
 from cost.catalogue import Catalogue
 from cost.domain import Flavour
 from cost.evidence import Evidence
-from cost.throughput import Work
+from cost.lengths import LengthCounts
+from cost.plan import Stage
+from cost.throughput import Timing, Work
 from cost.verdict import Verdict
 from raysweep.decision.memory import cell_records, from_record
 from raysweep.decision.outside import Outside, OutsideSource, outside_of
+from raysweep.decision.roofline import lengths_to_time
 from raysweep.decision.times import time_model, timed
 from raysweep.records import ProbeState, Source
 from raysweep.setting import Loss
@@ -184,3 +187,18 @@ def test_a_data_probe_tells_new_lengths_from_lengths_seen_before() -> None:
         (300, 1, 0.6),
         (100, 0, 0.2),
     ]
+
+
+def test_a_roofline_is_laid_at_the_datas_own_lengths_too_within_the_limit() -> None:
+    items = LengthCounts.of_counts({100: 30.0, 500: 60.0, 9000: 10.0})
+    stages = (Stage(name="s", items=items, epochs=1.0),)
+    assert lengths_to_time(stages, (4096,)) == (100, 500, 4096)
+    assert lengths_to_time((), (4096, 8192)) == (4096, 8192)
+
+
+def test_short_items_of_a_simulated_sweep_of_one_length_take_less_than_long_ones() -> None:
+    simulated = [record(source=Source.SIMULATED)]
+    roofline = [Timing(work=Work.of([n] * 2, optimizer_steps=1), seconds=2.0 * n / 4096) for n in (512, 2048)]
+    model = time_model(simulated, H200, STEP, roofline)
+    assert model is not None
+    assert model.expected_seconds(Work.of([512])) == pytest.approx(0.125, rel=0.05)
