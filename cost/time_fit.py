@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
@@ -134,6 +133,8 @@ class _Observed:
 
     def usual(self, values: least_squares.Vector) -> tuple[bool, ...]:
         """Which timings are none of a few that took far longer than fitted."""
+        import statistics  # only a fit needs it, and importing the package stays cheap
+
         excesses = [y / f - 1 for y, f in zip(self.targets, self.predicted(values), strict=True)]
         deviation = 1.4826 * statistics.median(abs(x) for x in excesses)  # of a normal law with that median
         most = max(_ONE_OFF_SHARE, _ONE_OFF_DEVIATIONS * deviation)
