@@ -26,6 +26,8 @@ class Candidate:
     hours: Range | None = None
     """Wall time of the whole run; None where nothing tells its time."""
     time_evidence: Evidence | None = None
+    no_time: str | None = None
+    """Why nothing tells its time, where it is not that it was neither probed nor forecast."""
     price_per_hour: float | None = None
     """Of the whole machine."""
     gpu_count: int = 1

@@ -130,7 +130,7 @@ def _barrier(candidate: Candidate, misfits: dict[tuple[str, str], int], by_hours
     if shorter is not None and shorter < candidate.length_tokens:
         return Reason.GAP, f"it fits, but {shorter} tokens do not: items of every length occur"
     if candidate.hours is None and candidate.cost is None:
-        return Reason.NO_TIME, "it was not probed, and nothing forecasts its time"
+        return Reason.NO_TIME, candidate.no_time or "it was not probed, and nothing forecasts its time"
     if not by_hours and candidate.cost is None:
         return Reason.NO_PRICE, "no list has a price for it: give one with price_usd_per_hour"
     return None

@@ -9,6 +9,7 @@ from cost.candidate import Candidate
 from cost.domain import Flavour
 from cost.errors import CostError
 from cost.evidence import Evidence, Range
+from cost.lengths import OverLength
 from cost.plan import RunPlan, Stage
 from cost.project import Projection, project
 from cost.throughput import TimeModel
@@ -19,7 +20,7 @@ from raysweep.decision.memory import CellMemory, Forecaster, cell_records, from_
 from raysweep.decision.model import Cell
 from raysweep.decision.outside import outside_of
 from raysweep.decision.plan import million_tokens, run_plan, terms_of
-from raysweep.decision.roofline import roofline_timings, run_flops
+from raysweep.decision.roofline import lengths_to_time, roofline_timings, run_flops
 from raysweep.decision.times import time_model, timed
 from raysweep.records import Mode, Source
 from raysweep.setting import StepSetting
@@ -88,20 +89,27 @@ class Grid:
     def _time_model(self, flavour: Flavour, step: StepSetting) -> TimeModel | None:
         key = (flavour.name, step)
         if key not in self._time_models:
-            roofline = roofline_timings(self.findings.programs.get(step), flavour, self.lengths)
+            lengths = lengths_to_time(self.stages, self.lengths)
+            roofline = roofline_timings(self.findings.programs.get(step), flavour, lengths)
             self._time_models[key] = time_model(self.findings.records, flavour, step, roofline)
         return self._time_models[key]
 
     def _projection(
         self, flavour: Flavour, step: StepSetting, length_tokens: int, model: TimeModel | None
     ) -> Projection | None:
-        if model is None:
+        if model is None or self.dropped_stage(length_tokens):
             return None
         key = (flavour.name, step, length_tokens)
         if key not in self._projections:
             terms = terms_of(self.findings.space, flavour.usd_per_hour, flavour.gpu_count)
             self._projections[key] = project(self.plan(flavour, step, length_tokens), model, terms)
         return self._projections[key]
+
+    def dropped_stage(self, length_tokens: int) -> str | None:
+        """Return the first stage of which a limit drops every item, so that there is no run to project; else None."""
+        if self.findings.space.run.over_length is not OverLength.DROP:
+            return None
+        return next((s.name for s in self.stages if s.items.lengths_tokens[0] > length_tokens), None)
 
     def _candidate(
         self,
@@ -115,6 +123,7 @@ class Grid:
         program = self.findings.programs.get(step)
         hours: Range | None = projection.hours if projection else None
         fit: Fit | None = memory.fit if memory else None
+        dropped = self.dropped_stage(length_tokens)
         return Candidate(
             flavour=flavour.name,
             step=self.labels[step],
@@ -124,6 +133,7 @@ class Grid:
             cost=projection.cost if projection else None,
             hours=hours,
             time_evidence=projection.evidence if projection else None,
+            no_time=f"every item of {dropped} is longer and would be dropped" if dropped else None,
             price_per_hour=terms_of(self.findings.space, flavour.usd_per_hour, flavour.gpu_count).price_per_hour,
             gpu_count=flavour.gpu_count,
             run_flops=run_flops(program, projection.work) if projection and program else None,

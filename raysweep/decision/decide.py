@@ -225,7 +225,7 @@ def _trade_offs(
 
 
 def _notes(grid: Grid, cells: Sequence[Cell]) -> tuple[str, ...]:
-    """Return what to mind of the flavours of which anything was not measured on the card itself."""
+    """Return what to mind: limits that leave no run, and flavours of which anything was not measured on the card."""
     emulated = {record.flavour for record in grid.findings.records if record.memory_cap_bytes is not None}
     guessed = {
         cell.flavour.name: cell.flavour
@@ -234,7 +234,17 @@ def _notes(grid: Grid, cells: Sequence[Cell]) -> tuple[str, ...]:
         and cell.flavour.gpu_count == 1
         and (cell.memory.source is not Source.MEASURED or cell.flavour.name in emulated)
     }
-    return bf16_notes(guessed.values(), grid.labels)
+    return (*_dropped(grid), *bf16_notes(guessed.values(), grid.labels))
+
+
+def _dropped(grid: Grid) -> tuple[str, ...]:
+    """Say up to which length a limit leaves no item of a stage: such limits are the shortest ones."""
+    longest = {stage: length for length in grid.lengths if (stage := grid.dropped_stage(length))}
+    return tuple(
+        f"With a limit of {length:,} tokens or less no run is projected: every item of {stage} is longer, and "
+        "run.over_length: drop leaves none."
+        for stage, length in longest.items()
+    )
 
 
 def _break_even(choice: Choice) -> tuple[tuple[str, BreakEven], ...]:

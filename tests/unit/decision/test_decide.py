@@ -267,6 +267,36 @@ def test_a_flavour_that_was_emulated_besides_the_spaces_own_is_decided_about(tmp
     assert "hf/a10g-small" in {cell.flavour.name for cell in decision.cells}
 
 
+DROPPING = SPACE.replace("lengths: [4096", "lengths: [512, 4096") + "run: {over_length: drop}\n"
+"""At 512 tokens every item is longer than the limit, and dropped."""
+
+
+def test_a_limit_that_drops_every_item_has_no_projection_and_says_why(tmp_path: Path) -> None:
+    records = [_probe("hf/a100-large", GPU, n, 8.0 * n / 4096) for n in (512, 4096)]
+    decision = _decide(gather([_artifact(tmp_path / "a", records, DROPPING)]), lengths=(512, 4096))
+    assert decision.chosen is not None and decision.chosen.candidate.length_tokens == 4096
+    short = [cell for cell in decision.cells if cell.candidate.length_tokens == 512]
+    assert {cell.projection for cell in short} == {None}
+    assert {cell.candidate.no_time for cell in short} == {"every item of data is longer and would be dropped"}
+    assert decision.notes == (
+        "With a limit of 512 tokens or less no run is projected: every item of data is longer, and "
+        "run.over_length: drop leaves none.",
+    )
+
+
+def test_the_reason_why_such_a_limit_was_not_chosen_is_that_it_leaves_no_item(tmp_path: Path) -> None:
+    records = [_probe("hf/a100-large", GPU, n, 8.0) for n in (512, 4096)]
+    decision = _decide(gather([_artifact(tmp_path / "a", records, DROPPING)]), lengths=(512,))
+    assert decision.chosen is None
+    details = {lost.detail for lost in decision.choice.rejections if lost.reason is Reason.NO_TIME}
+    assert details == {"every item of data is longer and would be dropped"}
+
+
+def test_limits_that_leave_some_items_of_every_stage_are_projected(tmp_path: Path) -> None:
+    decision = _decide(gather([_artifact(tmp_path / "a", _records(), DROPPING)]), lengths=(1000, 4096))
+    assert all(cell.projection for cell in decision.cells if cell.time_model)
+
+
 GENERATE = """
 model: qwen2.5-7b
 mode: generate
