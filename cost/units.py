@@ -27,8 +27,8 @@ def format_gib(size_bytes: float, *, digits: int = 1) -> str:
 
 
 def format_money(amount: float, currency: str = "USD") -> str:
-    """Return an amount with its currency label: ``7.74 USD``, and tenths of a cent below ten cents."""
-    digits = 3 if 0 < abs(amount) < 0.1 else 2
+    """Return an amount with its currency label: ``7.74 USD``, with tenths of a cent or two digits below ten cents."""
+    digits = max(3, 1 - math.floor(math.log10(abs(amount)))) if 0 < abs(amount) < 0.1 else 2
     return f"{amount:,.{digits}f} {currency}"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from cost.candidate import Reason
 from cost.evidence import Evidence, Range
 from cost.units import format_duration, format_money, format_tokens
@@ -19,6 +21,8 @@ def no_choice(decision: Decision) -> str:
                 "Nothing that fits is sure to stay within the run's budget: it is held against the upper end of each "
                 "range. Raise it, or shorten the run."
             )
+        if all(candidate.no_time for candidate in candidates if candidate.fits):
+            return "Where anything fits, the length limit leaves nothing to train on: raise it, or truncate or split."
         return (
             "What fits has no known time or price: nothing can be chosen. Name a gpu_id and a price for the flavours."
         )
@@ -56,7 +60,10 @@ def _from(evidence: Evidence | None) -> str:
 
 def range_words(value: Range | None) -> str | None:
     """Return a number with its range, for a column that names the unit."""
-    return None if value is None else f"{value.expected:,.2f} ({value.low:,.2f} to {value.high:,.2f})"
+    if value is None:
+        return None
+    digits = _digits(value.expected)
+    return f"{value.expected:,.{digits}f} ({value.low:,.{digits}f} to {value.high:,.{digits}f})"
 
 
 def range_json(value: Range | None) -> dict[str, float] | None:
@@ -68,5 +75,13 @@ def signed_words(value: float | None, unit: str) -> str | None:
     """Return a change with its sign."""
     if value is None:
         return None
-    shown = f"{value:+,.2f}"
-    return f"{'0.00' if shown in {'-0.00', '+0.00'} else shown} {unit}"
+    if abs(value) < 1e-9:  # what is left of two sums that are equal
+        return f"0.00 {unit}"
+    return f"{value:+,.{_digits(value)}f} {unit}"
+
+
+def _digits(value: float) -> int:
+    """Digits after the point: two, or as many as show two that are not 0."""
+    if value == 0 or abs(value) >= 0.1:
+        return 2
+    return 1 - math.floor(math.log10(abs(value)))

@@ -24,6 +24,7 @@ def test_durations_take_a_readable_unit(seconds, text):
 def test_money_carries_its_currency_and_cents_where_they_matter():
     assert units.format_money(7.742) == "7.74 USD"
     assert units.format_money(0.0123, "EUR") == "0.012 EUR"
+    assert units.format_money(0.00041) == "0.00041 USD"
 
 
 @pytest.mark.parametrize(("count", "text"), [(512, "512"), (16_384, "16.4 k"), (3_300_000, "3.30 M")])
