@@ -6,13 +6,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cost import least_squares
 from cost.errors import CostError
-from cost.evidence import RANGE_SHARE, Evidence, Range
+from cost.evidence import Evidence, Range
 from cost.money import Terms
 from cost.plan import RunPlan
 from cost.project import Projection, project
-from cost.throughput import TimeModel, Timing, Work
+from cost.stretches import rest_of
+from cost.throughput import HOLD_SHARE, TimeModel, Timing, Work
+from cost.time_fit import fit
+from cost.units import SECONDS_PER_HOUR
+
+SHAPE_LENGTHS = 4
+"""Different lengths that a log must hold for the shape to be fitted anew: one more than the shape has terms."""
+SHAPE_SPREAD = 2.0
+"""How many times as long as the shortest of them the longest must be: the shape is carried to lengths not logged."""
+MOST_TIMINGS = 1000
+"""That a shape is fitted to: more are put together first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,75 +29,121 @@ class Calibration:
     """A projection that the run itself has corrected."""
 
     seen_seconds: float
-    """What the timed part of the run took."""
+    """What the timed part of the run took, without the pauses that the plan names."""
     first_seconds: Range
     """What the first projection gave for the same part."""
-    ratio: float
-    """Seen over first: 1.08 is eight per cent slower than projected."""
-    within_range: bool
-    """Whether the first projection's range held what was seen."""
+    refitted: bool
+    """Whether the log told the model's shape too; else it corrects the level alone."""
     done_share: float
-    """Share of the training time that is over, by the first projection."""
+    """Share of the training time that is over, by the corrected model."""
     remaining_seconds: Range
-    """Of training, without pauses."""
+    """On machines until the run's end: training, pauses, and what interruptions waste."""
+    remaining_cost: Range | None
+    """Of that time, before it is rounded to billing steps; None where no price is known."""
     model: TimeModel
     """The first time model, corrected."""
     projection: Projection
     """Of the whole run, by the corrected model."""
 
+    @property
+    def ratio(self) -> float:
+        """Seen over first: 1.08 is eight per cent slower than projected."""
+        return self.seen_seconds / self.first_seconds.expected
 
-def calibrate(plan: RunPlan, model: TimeModel, timings: Sequence[Timing], terms: Terms | None = None) -> Calibration:
+    @property
+    def within_range(self) -> bool:
+        """Whether the first projection's range held what was seen."""
+        return self.first_seconds.low <= self.seen_seconds <= self.first_seconds.high
+
+
+def calibrate(
+    plan: RunPlan, model: TimeModel, timings: Sequence[Timing], terms: Terms | None = None, *, done: Work | None = None
+) -> Calibration:
     """Return what the timed part of a run says of the whole.
 
-    A log rarely tells the lengths within a step, so its seconds correct the model's level and not its shape. How far
-    the stretches differ among each other is how sure that is.
+    Timings of single micro-steps at enough different lengths fit the model's shape anew. Others correct its level
+    alone: how far the stretches differ among each other is how sure that is, and of a single total it is taken to be
+    as sure as one hold of a machine, ``HOLD_SHARE``.
 
     Args:
         plan: Of the whole run.
         model: That the first projection was made with.
-        timings: Consecutive stretches of the run, such as the logging intervals of a trainer; steady ones.
+        timings: Stretches of the run without its pauses, such as ``cost.stretches`` gives; steady ones.
         terms: As of the first projection.
+        done: All that the run has done, where more of it than the timed part; by default that part.
 
     Raises:
-        CostError: There are fewer than three stretches, or one of no time.
+        CostError: There is no timing, one took no time, or the first model gives it none.
     """
-    if len(timings) < 3:
-        raise CostError(f"A run corrects its projection from three logged stretches on; {len(timings)} came.")
+    if not timings:
+        raise CostError("A run corrects its projection from one timed stretch on; none came.")
     if any(not (math.isfinite(t.seconds) and t.seconds > 0) for t in timings):
         raise CostError("Every logged stretch must have taken some time.")
     expected = [model.expected_seconds(t.work) for t in timings]
     if min(expected) <= 0:
         raise CostError("The first projection gives no time for a logged stretch: it has no steps.")
-    seen = math.fsum(t.seconds for t in timings)
-    ratio = seen / math.fsum(expected)
-    done = timings[0].work
-    for timing in timings[1:]:
-        done = done.plus(timing.work)
-    corrected = _corrected(model, ratio, timings, expected)
+    timed = _sum(timings).work
+    refitted = _tell_shape(timings)
+    if refitted:
+        corrected = fit(
+            _grouped(timings),
+            evidence=Evidence.MEASURED,
+            optimizer_step_seconds=model.optimizer_step_seconds,
+            hold_share=0.0,  # the run stays on the machine that its log is of
+        )
+    else:
+        corrected = _levelled(model, timings, expected)
     projection = project(plan, corrected, terms)
-    first = model.seconds(done)
+    left = corrected.seconds(rest_of(projection.work, done or timed))
+    whole_seconds = projection.training_seconds.expected
+    left_share = left.expected / whole_seconds
+    pauses = left_share * math.fsum(seconds for _, seconds in projection.pause_seconds)
+    remaining = _on_machines(left.plus(pauses), terms)
     return Calibration(
-        seen_seconds=seen,
-        first_seconds=first,
-        ratio=ratio,
-        within_range=first.low <= seen <= first.high,
-        done_share=min(1.0, model.expected_seconds(done) / model.expected_seconds(projection.work)),
-        remaining_seconds=corrected.seconds(_less(projection.work, done)),
+        seen_seconds=math.fsum(t.seconds for t in timings),
+        first_seconds=model.seconds(timed),
+        refitted=refitted,
+        done_share=1 - left_share,
+        remaining_seconds=remaining,
+        remaining_cost=_rent(remaining, terms),
         model=corrected,
         projection=projection,
     )
 
 
-def _corrected(model: TimeModel, ratio: float, timings: Sequence[Timing], expected: Sequence[float]) -> TimeModel:
-    """Scale the model; what stretches leave unsure is the standard error of their mean ratio."""
-    weights = [e / math.fsum(expected) for e in expected]
-    spread = math.fsum(w * (t.seconds / e - ratio) ** 2 for w, t, e in zip(weights, timings, expected, strict=True))
-    degrees = len(timings) - 1
-    error_share = math.sqrt(spread / degrees) / ratio
-    # ``scale_share`` is read against the normal law; few stretches deserve Student's wider one.
-    tail = (1 + RANGE_SHARE) / 2
-    widened = least_squares.student_quantile(tail, degrees) / least_squares.student_quantile(tail, 10**6)
-    return replace(
+def _tell_shape(timings: Sequence[Timing]) -> bool:
+    """Whether these are single micro-steps of lengths that differ enough; within a longer stretch lengths are lost."""
+    if any(timing.work.micro_steps != 1 for timing in timings):
+        return False
+    lengths = {timing.work.tokens for timing in timings}
+    return len(lengths) >= SHAPE_LENGTHS and max(lengths) >= SHAPE_SPREAD * min(lengths)
+
+
+def _grouped(timings: Sequence[Timing]) -> Sequence[Timing]:
+    """Put micro-steps of like lengths together where there are many: they tell the shape as well, and sooner."""
+    if len(timings) <= MOST_TIMINGS:
+        return timings
+    ordered = sorted(timings, key=lambda timing: timing.work.tokens)
+    size = math.ceil(len(ordered) / MOST_TIMINGS)
+    return [_sum(ordered[i : i + size]) for i in range(0, len(ordered), size)]
+
+
+def _sum(timings: Sequence[Timing]) -> Timing:
+    work = timings[0].work
+    for timing in timings[1:]:
+        work = work.plus(timing.work)
+    return Timing(work=work, seconds=math.fsum(timing.seconds for timing in timings))
+
+
+def _levelled(model: TimeModel, timings: Sequence[Timing], expected: Sequence[float]) -> TimeModel:
+    """Scale the model by seen over expected.
+
+    A micro-step's own noise is what stretches of n of them show, n times smaller in variance; the level's error is that
+    of a mean weighted by expected seconds. The rest of the run has both.
+    """
+    total = math.fsum(expected)
+    ratio = math.fsum(t.seconds for t in timings) / total
+    scaled = replace(
         model,
         floor_seconds=model.floor_seconds * ratio,
         linear_seconds_per_token=model.linear_seconds_per_token * ratio,
@@ -98,15 +153,33 @@ def _corrected(model: TimeModel, ratio: float, timings: Sequence[Timing], expect
         evidence=Evidence.MEASURED,
         covariance=(),
         degrees_of_freedom=0,
-        scale_share=error_share * widened,
+        noise_share=0.0,
+        scale_share=HOLD_SHARE,
+        host_share=0.0,  # it is in what the run took
+    )
+    degrees = len(timings) - 1
+    if not degrees:
+        return scaled
+    off = [t.seconds / e / ratio - 1 for t, e in zip(timings, expected, strict=True)]
+    variance = math.fsum(t.work.micro_steps * x**2 for t, x in zip(timings, off, strict=True)) / degrees
+    error = variance * math.fsum((e / total) ** 2 / t.work.micro_steps for t, e in zip(timings, expected, strict=True))
+    terms = scaled.coefficients
+    return replace(
+        scaled,
+        covariance=tuple(tuple(error * a * b for b in terms) for a in terms),
+        degrees_of_freedom=degrees,
+        noise_share=math.sqrt(variance),
+        scale_share=0.0,
     )
 
 
-def _less(work: Work, done: Work) -> Work:
-    return Work(
-        micro_steps=max(work.micro_steps - done.micro_steps, 0.0),
-        tokens=max(work.tokens - done.tokens, 0.0),
-        squared_tokens=max(work.squared_tokens - done.squared_tokens, 0.0),
-        new_lengths=max(work.new_lengths - done.new_lengths, 0.0),
-        optimizer_steps=max(work.optimizer_steps - done.optimizer_steps, 0.0),
-    )
+def _on_machines(seconds: Range, terms: Terms | None) -> Range:
+    if terms is None or terms.spot is None or seconds.expected <= 0:  # nothing is left to be interrupted
+        return seconds
+    return terms.spot.billed(seconds)
+
+
+def _rent(seconds: Range, terms: Terms | None) -> Range | None:
+    if terms is None or terms.price_per_hour is None:
+        return None
+    return seconds.times(terms.price_per_hour / SECONDS_PER_HOUR)

@@ -12,6 +12,7 @@ from raysweep.cli.edge import Exit, common_options
 from raysweep.cli.options import read_data, read_scale, read_slurm_margin
 
 if TYPE_CHECKING:
+    from raysweep.decision.findings import Findings
     from raysweep.decision.model import Decision
     from raysweep.report.page import Page
 
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--from-log",
-    "log_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="trainer_state.json, or JSONL of tokens and seconds, of a run under way: project again from its times.",
+    "log_path",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="Of a run under way, to project again from its times: a Trainer's output folder or trainer_state.json, or "
+    "JSONL of tokens and seconds.",
 )
 @click.option("--slurm-margin", "slurm_margin_text", metavar="SHARE", help="What --time adds to the upper end, as 20%.")
 @decision_options
@@ -32,44 +35,80 @@ if TYPE_CHECKING:
 def command(
     *,
     scales: tuple[str, ...],
-    log_file: Path | None,
+    log_path: Path | None,
     slurm_margin_text: str | None,
     as_json: bool,
     **options: Unpack[DecisionOptions],
 ) -> Exit:
     """Project hours and dollars of the whole run, with a range, on the flavour to choose and on every other.
 
-    The run is the data that the space names (the artifact keeps their token counts), or --data. Exit code 1 where
-    nothing fits, or nothing that fits has a known time.
+    The run is the data that the space names (the artifact keeps their token counts), or --data; of a sweep in mode
+    generate, a thousand generations. Exit code 1 where nothing fits, or nothing that fits has a known time.
     """
     from raysweep.cli.output import emit
     from raysweep.decision.findings import gather
-    from raysweep.errors import InputError
+    from raysweep.records import Mode
+    from raysweep.report.generation import generation_json, generation_page
     from raysweep.report.projection import projection_json, projection_page
     from raysweep.store import Artifact
 
-    artifacts = options["artifacts"]
     share = None if slurm_margin_text is None else read_slurm_margin(slurm_margin_text)
-    findings = gather([Artifact.open(uri) for uri in artifacts])
-    items = read_data(options["data_files"], findings.space, tokenizer=options["tokenizer"], quiet=as_json)
-    if not items and not findings.items:
-        raise InputError(
-            f"{artifacts[0]}: expected the token counts of the run's data; its space named none. Add --data FILE."
-        )
-    decision = decide_as_asked(findings, options, items=items, scale=read_scale(scales))
+    findings = gather([Artifact.open(uri) for uri in options["artifacts"]])
     share = findings.space.run.slurm_time_margin_share if share is None else share
+    if findings.space.mode is Mode.GENERATE:
+        _refuse_data(options, scales, log_path)
+        decision = decide_as_asked(findings, options, items={})
+        data = generation_json(decision, slurm_margin_share=share)
+        emit(generation_page(decision, slurm_margin_share=share), data, as_json=as_json)
+        return Exit.DONE if decision.chosen else Exit.NEGATIVE
+    decision = _decide(findings, options, scales, quiet=as_json)
     page = projection_page(decision, slurm_margin_share=share)
     data = projection_json(decision, slurm_margin_share=share)
-    if log_file is not None:
-        page, data["calibration"] = _with_log(page, decision, log_file)
+    if log_path is not None:
+        page, data["calibration"] = _with_log(page, decision, log_path)
     emit(page, data, as_json=as_json)
     chosen = decision.chosen
     return Exit.DONE if chosen and chosen.projection else Exit.NEGATIVE
 
 
-def _with_log(page: Page, decision: Decision, log_file: Path) -> tuple[Page, dict[str, Any]]:
-    from raysweep.decision.calibration import calibrate, read_log
-    from raysweep.report.projection import calibrated_page, calibration_json
+def _decide(findings: Findings, options: DecisionOptions, scales: tuple[str, ...], *, quiet: bool) -> Decision:
+    """Return the decision about a training run.
 
-    calibration = calibrate(decision, read_log(log_file))
+    Raises:
+        InputError: neither the artifact nor an option names its data, or an option cannot be read.
+    """
+    from raysweep.errors import InputError
+
+    items = read_data(options["data_files"], findings.space, tokenizer=options["tokenizer"], quiet=quiet)
+    if not items and not findings.items:
+        raise InputError(
+            f"{options['artifacts'][0]}: expected the token counts of the run's data; its space named none. "
+            "Add --data FILE."
+        )
+    return decide_as_asked(findings, options, items=items, scale=read_scale(scales))
+
+
+def _refuse_data(options: DecisionOptions, scales: tuple[str, ...], log_path: Path | None) -> None:
+    """Refuse what generations have not.
+
+    Raises:
+        InputError: data, their growth or a training run's log are named.
+    """
+    from raysweep.errors import InputError
+
+    named = {"--data": options["data_files"], "--scale": scales, "--from-log": () if log_path is None else (log_path,)}
+    for option, values in named.items():
+        if values:
+            raise InputError(
+                f"{option}: expected none, since {options['artifacts'][0]} is of mode generate: hours and dollars are "
+                f"of a thousand generations. Leave {option} out."
+            )
+
+
+def _with_log(page: Page, decision: Decision, log_path: Path) -> tuple[Page, dict[str, Any]]:
+    from raysweep.decision.calibration import calibrate
+    from raysweep.decision.run_log import read_log
+    from raysweep.report.calibration import calibrated_page, calibration_json
+
+    calibration = calibrate(decision, read_log(log_path))
     return calibrated_page(calibration, page), calibration_json(calibration)

@@ -1,167 +1,160 @@
-"""A run under way against its projection: how far off it was, and the projection that the run's own times give."""
+"""A run under way against its projection: its log brought to the terms of ``cost.calibrate``."""
 
 from __future__ import annotations
 
-import json
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
-from cost.evidence import Evidence, Range
-from cost.project import Projection, project
-from cost.throughput import HOLD_SHARE, TimeModel, Timing, Work
-from cost.time_fit import fit
-from raysweep.decision.model import Decision
-from raysweep.errors import DataError, InputError
+from cost import calibrate as arithmetic
+from cost.plan import RunPlan, work_of
+from cost.stretches import Stretch, merged, timings_of, tokens_share, without_standstill, work_until
+from cost.throughput import TimeModel, Timing, Work
+from raysweep.decision.model import Cell, Decision
+from raysweep.decision.run_log import MicroStep, RunLog
+from raysweep.errors import InputError
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunLog:
-    """What a run has done so far. One of the two is known."""
-
-    timings: tuple[Timing, ...] = ()
-    """One a micro-step, in order."""
-    optimizer_steps: int | None = None
-    seconds: float | None = None
-    """Of those optimizer steps in all."""
+MOST_STRETCHES = 20
+"""A log of thousands of entries is as telling as so many parts of it, and each is worked out from the whole data."""
+OTHER_TOKENS = 1.5
+"""A log that counts this many times the tokens of the projection's steps, or so many times fewer, is of other ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """The first projection held against the run, and the one that follows."""
 
+    cell: Cell
+    """What the run is taken to run on: the decision's choice."""
     logged: str
     """What was logged, for people."""
-    expected_seconds: float
-    """What the first projection gave the logged part."""
-    seen_seconds: float
-    projection: Projection
-    """Of the whole run, from the run's own times."""
-
-    @property
-    def off_share(self) -> float:
-        """Seen over expected, less one: positive where the run is slower than projected."""
-        return self.seen_seconds / self.expected_seconds - 1
-
-
-def read_log(path: Path) -> RunLog:
-    """Read a Hugging Face Trainer's ``trainer_state.json``, or JSONL of ``{"tokens": n, "seconds": s}`` a micro-step.
-
-    Raises:
-        DataError: it is neither, or holds no time.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: expected a trainer_state.json or a JSONL of tokens and seconds; {error}.") from None
-    try:
-        state = json.loads(text)
-    except (ValueError, RecursionError):  # lines, or brackets without end
-        return _jsonl(path, text)
-    return _trainer_state(path, state) if isinstance(state, dict) and "log_history" in state else _jsonl(path, text)
-
-
-def _trainer_state(path: Path, state: dict[str, Any]) -> RunLog:
-    history = state["log_history"] if isinstance(state["log_history"], list) else []
-    # The Trainer writes wall time only in its last entry (transformers Trainer._inner_training_loop, speed_metrics).
-    ended = [entry for entry in history if isinstance(entry, dict) and "train_runtime" in entry]
-    if not ended:
-        raise DataError(
-            f"{path}: expected an entry with train_runtime, which the Trainer writes when it ends; there is none. "
-            'Log {"tokens": n, "seconds": s} a micro-step as JSONL instead while it runs.'
-        )
-    last: dict[str, Any] = ended[-1]
-    seconds: Any = last["train_runtime"]
-    steps: Any = last.get("step", state.get("global_step"))
-    if not _positive(seconds) or not _positive(steps):
-        raise DataError(f"{path}: expected train_runtime and step above 0; {seconds!r} and {steps!r} came.")
-    return RunLog(optimizer_steps=int(steps), seconds=float(seconds))
-
-
-def _jsonl(path: Path, text: str) -> RunLog:
-    timings: list[Timing] = []
-    met: set[int] = set()
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            tokens, seconds = row["tokens"], row["seconds"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            tokens = seconds = None
-        if not isinstance(tokens, int) or not _positive(tokens) or not _positive(seconds):
-            raise DataError(
-                f'{path}:{number}: expected {{"tokens": n, "seconds": s}}, both above 0; {line[:60]!r} came.'
-            )
-        timings.append(Timing(work=Work.of([tokens], new_lengths=0 if tokens in met else 1), seconds=float(seconds)))
-        met.add(tokens)
-    if not timings:
-        raise DataError(f"{path}: expected one micro-step a line with its tokens and seconds; the file is empty.")
-    return RunLog(timings=tuple(timings))
+    result: arithmetic.Calibration
+    notes: tuple[str, ...]
+    """What to mind of it, in whole sentences."""
 
 
 def calibrate(decision: Decision, log: RunLog) -> Calibration:
     """Hold a run's log against the projection of the decision's chosen cell, which it is taken to run on.
 
     Raises:
-        InputError: nothing was chosen, or its time is not known: there is no projection to hold it against.
+        InputError: nothing was chosen, or its time is not known: there is no projection to hold it against; or the run
+            stood still in all that was logged but one stretch.
+        CostError: the log is of another run than the projection.
     """
     chosen = decision.chosen
     if chosen is None or chosen.time_model is None or chosen.projection is None or decision.plan is None:
         raise InputError(
             "--from-log: expected a projection to hold the run against; nothing that fits has a known time."
         )
-    first = chosen.time_model
-    if log.timings:
-        model = _refitted(log.timings, first)
-        expected = sum(first.expected_seconds(timing.work) for timing in log.timings)
-        seen = sum(timing.seconds for timing in log.timings)
-        logged = f"{len(log.timings):,} micro-steps"
+    notes = list(log.notes)
+    if log.micro_steps:
+        timings, done = _of_micro_steps(decision.plan, log.micro_steps)
     else:
-        steps, seen = log.optimizer_steps or 0, log.seconds or 0.0
-        expected = chosen.projection.training_seconds.expected * steps / chosen.projection.work.optimizer_steps
-        model = _scaled(first, seen / expected)
-        logged = f"{steps:,} optimizer steps"
+        timings, done = _of_stretches(decision.plan, chosen.time_model, log, notes)
     return Calibration(
-        logged=logged,
-        expected_seconds=expected,
-        seen_seconds=seen,
-        projection=project(decision.plan, model, decision.terms),
+        cell=chosen,
+        logged=log.logged,
+        result=arithmetic.calibrate(decision.plan, chosen.time_model, timings, decision.terms, done=done),
+        notes=tuple(notes),
     )
 
 
-def _refitted(timings: tuple[Timing, ...], first: TimeModel) -> TimeModel:
-    """Fit the run's own times; optimizer steps are not in them, so their time is kept."""
-    return fit(timings, evidence=Evidence.MEASURED, optimizer_step_seconds=first.optimizer_step_seconds, hold_share=0.0)
+def _of_micro_steps(plan: RunPlan, steps: Sequence[MicroStep]) -> tuple[tuple[Timing, ...], Work]:
+    """Return the timings but for the first micro-step, which warms up, and the work of all.
+
+    Optimizer steps were done between micro-steps; nobody timed them.
+    """
+    planned = sum(stage.work.micro_steps for stage in work_of(plan))
+    if len(steps) > planned + 1:  # an expectation, so not always whole
+        raise InputError(
+            f"--from-log: expected at most the {planned:,.0f} micro-steps of the projection's run; "
+            f"{len(steps):,} came. Project the run that is logged: its data, epochs and micro_batch."
+        )
+    timings: list[Timing] = []
+    met: set[int] = set()
+    for step in steps:
+        length = max(round(step.tokens / plan.micro_batch), 1)
+        work = Work.of([length], new_lengths=0 if length in met else 1)
+        timings.append(Timing(work=work, seconds=step.seconds))
+        met.add(length)
+    lengths = [round(timing.work.tokens) for timing in timings]
+    done = Work.of(lengths, new_lengths=len(met), optimizer_steps=len(steps) / plan.accumulation)
+    return tuple(timings[1:]), done
 
 
-def _scaled(first: TimeModel, factor: float) -> TimeModel:
-    """Totals tell one number: everything is slower or faster by it, and as sure as one machine held once."""
-    return replace(
-        first,
-        floor_seconds=first.floor_seconds * factor,
-        linear_seconds_per_token=first.linear_seconds_per_token * factor,
-        quadratic_seconds_per_token2=first.quadratic_seconds_per_token2 * factor,
-        new_length_seconds=first.new_length_seconds * factor,
-        optimizer_step_seconds=first.optimizer_step_seconds * factor,
-        evidence=Evidence.MEASURED,
-        covariance=(),
-        degrees_of_freedom=0,
-        noise_share=0.0,
-        scale_share=HOLD_SHARE,
-    )
+def _of_stretches(plan: RunPlan, model: TimeModel, log: RunLog, notes: list[str]) -> tuple[tuple[Timing, ...], Work]:
+    """Return the timings of steady stretches by the plan, and the work of everything up to the last step."""
+    place = _Place.of(plan, log, notes)
+    stretches = merged([place.moved(stretch) for stretch in log.stretches], MOST_STRETCHES)
+    share = tokens_share(plan, stretches)
+    if share is not None and not 1 / OTHER_TOKENS <= share.seen_over_planned <= OTHER_TOKENS:
+        notes.append(
+            f"The log counts {share.seen_over_planned:.2g} times the tokens that the projection has for these steps: "
+            "what remains is projected with the projection's own. Are its data, batch and number of GPUs the run's?"
+        )
+    # What a process pays once is in the log's first stretch, and in the projection's start-up.
+    once = replace(plan, warm_up_seconds=plan.warm_up_seconds + model.one_off_seconds)
+    timings = timings_of(once, stretches)
+    if log.may_stand_still:
+        timings, still = without_standstill(model, timings)
+        notes += [
+            f"Steps {place.back(stretches[i].first_step):,.0f} to {place.back(stretches[i].last_step):,.0f} are left "
+            f"out: they took {stretches[i].seconds:,.0f} s, as if the run had stood still among them."
+            for i in still
+        ]
+        if still and len(timings) < 2:
+            raise InputError(
+                f"--from-log: expected two steady stretches between checkpoints or more; {len(timings)} is left. "
+                f"{notes[-1]} Try again when the run has written another checkpoint."
+            )
+    return timings, work_until(plan, place.of_step(log.done_steps or 0))
 
 
-def remaining_seconds(calibration: Calibration) -> Range:
-    """Return what the run still takes, by its own times."""
-    whole = calibration.projection.training_seconds
-    done = calibration.seen_seconds
-    return Range(
-        expected=max(whole.expected - done, 0.0), low=max(whole.low - done, 0.0), high=max(whole.high - done, 0.0)
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where the log's optimizer steps are among the projection's."""
+
+    before_steps: float = 0.0
+    """Those of earlier stages, which ran as runs of their own."""
+    factor: float = 1.0
+    """The projection's steps a step of the log: a Trainer rounds an epoch's last step otherwise."""
+
+    @classmethod
+    def of(cls, plan: RunPlan, log: RunLog, notes: list[str]) -> _Place:
+        stages = work_of(plan)
+        planned, whole = log.planned_steps, sum(stage.work.optimizer_steps for stage in stages)
+        if planned is None:
+            return cls()
+        if _is_near(planned, whole, sum(stage.epochs for stage in stages)):
+            return cls(factor=whole / planned)
+        same = [i for i, s in enumerate(stages) if _is_near(planned, s.work.optimizer_steps, s.epochs)]
+        if len(stages) > 1 and len(same) == 1:
+            stage = stages[same[0]]
+            notes.append(
+                f"The log is of a run of {planned:,} optimizer steps: it is taken to be the stage {stage.name}."
+            )
+            before = sum(earlier.work.optimizer_steps for earlier in stages[: same[0]])
+            return cls(before_steps=before, factor=stage.work.optimizer_steps / planned)
+        notes.append(
+            f"The Trainer's run has {planned:,} optimizer steps, the projection's {whole:,.0f}: where their data, "
+            "epochs, batch or accumulation differ, so do their steps. What remains is the projection's run."
+        )
+        return cls()
+
+    def of_step(self, step: float) -> float:
+        return self.before_steps + step * self.factor
+
+    def back(self, step: float) -> float:
+        return (step - self.before_steps) / self.factor
+
+    def moved(self, stretch: Stretch) -> Stretch:
+        return Stretch(
+            first_step=self.of_step(stretch.first_step),
+            last_step=self.of_step(stretch.last_step),
+            seconds=stretch.seconds,
+            tokens=stretch.tokens,
+        )
 
 
-def _positive(value: object) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and value > 0  # type: ignore[arg-type, operator]  # it is a number here
+def _is_near(planned: int, steps: float, epochs: float) -> bool:
+    """Whether two counts are of one run: a step an epoch apart, since a last incomplete one may be left out, or 1 %."""
+    return abs(planned - steps) <= max(0.01 * steps, epochs, 1.0)

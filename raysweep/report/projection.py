@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from cost.evidence import Evidence
+from cost.evidence import Evidence, Range
 from cost.money import Allocation
 from cost.plan import StageWork
 from cost.project import Projection
 from cost.units import SECONDS_PER_HOUR, format_duration, format_money, format_tokens
-from raysweep.decision.calibration import Calibration, remaining_seconds
 from raysweep.decision.model import Cell, Decision
 from raysweep.report.limits import limit_blocks, limits_json
 from raysweep.report.page import Block, Heading, Page, Sentence, Tone, facts, table
@@ -48,7 +47,13 @@ def projection_page(decision: Decision, *, slurm_margin_share: float) -> Page:
     title = f"The whole run of {decision.model}"
     if chosen is None or chosen.projection is None:
         return Page(
-            title, (Sentence(no_choice(decision), Tone.BAD), *limit_blocks(decision.limits), *_flavours(decision))
+            title,
+            (
+                Sentence(no_choice(decision), Tone.BAD),
+                *limit_blocks(decision.limits),
+                *flavours_table(decision),
+                *(Sentence(note, Tone.WARN) for note in decision.notes),
+            ),
         )
     projection, candidate = chosen.projection, chosen.candidate
     blocks: list[Block] = [
@@ -58,14 +63,14 @@ def projection_page(decision: Decision, *, slurm_margin_share: float) -> Page:
                 ("the run", run_words(decision)),
                 ("time", hours_words(projection.hours, candidate.time_evidence)),
                 ("cost", money_words(projection.cost, projection.currency, candidate.time_evidence)),
-                ("for Slurm", f"--time={_slurm(projection, slurm_margin_share)}"),
+                ("for Slurm", f"--time={slurm_words(projection.hours, slurm_margin_share)}"),
             ]
         ),
         *_stages(projection),
         *_parts(projection),
         *_caveats(projection),
         *limit_blocks(decision.limits),
-        *_flavours(decision),
+        *flavours_table(decision),
         *_padding(decision),
         *(Sentence(note, Tone.WARN) for note in decision.notes),
     ]
@@ -126,8 +131,9 @@ def _caveats(projection: Projection) -> list[Block]:
     return [Sentence(line, Tone.WARN) for line in lines]
 
 
-def _flavours(decision: Decision) -> list[Block]:
-    cells = [cell for cell in decision.best_by_flavour if cell.projection]
+def flavours_table(decision: Decision) -> list[Block]:
+    """Return the best cell of every flavour with a known time, as a part of a page."""
+    cells = [cell for cell in decision.best_by_flavour if cell.candidate.hours]
     if not cells:
         return []
     rows = [
@@ -168,8 +174,9 @@ def _padding(decision: Decision) -> list[Block]:
     ]
 
 
-def _slurm(projection: Projection, margin_share: float) -> str:
-    return Allocation(time_margin_share=margin_share).time_limit(projection.hours.times(SECONDS_PER_HOUR))
+def slurm_words(hours: Range, margin_share: float) -> str:
+    """Return a value for Slurm's ``--time``: the upper end and the margin on top."""
+    return Allocation(time_margin_share=margin_share).time_limit(hours.times(SECONDS_PER_HOUR))
 
 
 def _cell_json(cell: Cell, slurm_margin_share: float) -> dict[str, Any]:
@@ -192,7 +199,7 @@ def _cell_json(cell: Cell, slurm_margin_share: float) -> dict[str, Any]:
         "pause_seconds": dict(projection.pause_seconds),
         "padding_share": projection.padding_share,
         "beyond_tokens": projection.beyond_tokens,
-        "slurm_time": _slurm(projection, slurm_margin_share),
+        "slurm_time": slurm_words(projection.hours, slurm_margin_share),
         "stages": [_stage_json(stage) for stage in projection.stages],
     }
 
@@ -219,37 +226,3 @@ def _stage_json(stage: StageWork) -> dict[str, Any]:
             "loss_share": lost.loss_share,
         },
     }
-
-
-def calibration_json(calibration: Calibration) -> dict[str, Any]:
-    """Return the run under way against its projection, as plain data."""
-    projection = calibration.projection
-    return {
-        "logged": calibration.logged,
-        "expected_seconds": calibration.expected_seconds,
-        "seen_seconds": calibration.seen_seconds,
-        "off_share": calibration.off_share,
-        "hours": range_json(projection.hours),
-        "cost_usd": range_json(projection.cost),
-        "remaining_seconds": range_json(remaining_seconds(calibration)),
-    }
-
-
-def calibrated_page(calibration: Calibration, first: Page) -> Page:
-    """Return the run under way against its projection, and under it the page of that projection."""
-    projection = calibration.projection
-    word = "slower" if calibration.off_share > 0 else "faster"
-    left = remaining_seconds(calibration)
-    pairs = [
-        ("logged", calibration.logged),
-        ("projected for them", format_duration(calibration.expected_seconds)),
-        (
-            "they took",
-            f"{format_duration(calibration.seen_seconds)}, measured: {abs(calibration.off_share):.1%} {word}",
-        ),
-        ("the whole run", hours_words(projection.hours, projection.evidence)),
-        ("it costs", money_words(projection.cost, projection.currency, projection.evidence)),
-        ("still to go", f"{format_duration(left.expected)} (to {format_duration(left.high)}) of steps, projected"),
-    ]
-    blocks = (Heading("The run under way"), facts(pairs), Heading("As first projected"), *first.blocks)
-    return Page(first.title, blocks)

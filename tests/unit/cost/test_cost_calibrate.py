@@ -82,6 +82,16 @@ def test_micro_steps_of_different_lengths_fit_the_shape_anew():
     assert result.model.linear_seconds_per_token == pytest.approx(2e-4, rel=0.01)
 
 
+def test_a_very_long_log_of_micro_steps_fits_the_same_shape():
+    rng = random.Random(1)
+    lengths = [rng.randint(500, 8000) for _ in range(5000)]
+    steps = [Timing(work=Work.of([n]), seconds=(0.3 + 2e-4 * n) * rng.gauss(1, 0.05)) for n in lengths]
+    model = calibrate(PLAN, FIRST, steps).model
+    assert model.micro_step_seconds(1000) == pytest.approx(0.5, rel=0.01)
+    assert model.micro_step_seconds(8000) == pytest.approx(1.9, rel=0.01)
+    assert model.noise_share == pytest.approx(0.05, rel=0.1)
+
+
 @pytest.mark.parametrize("lengths", [(1000, 2000, 4000), (1000, 1010, 1020, 1030)], ids=["too few", "too alike"])
 def test_micro_steps_of_few_or_like_lengths_correct_the_level_alone(lengths):
     steps = [Timing(work=Work.of([n]), seconds=1.3 * FIRST.micro_step_seconds(n)) for n in lengths]

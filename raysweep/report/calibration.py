@@ -1,0 +1,93 @@
+"""A run under way against its projection, as a page and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cost.units import format_duration, format_money
+from raysweep.decision.calibration import Calibration
+from raysweep.report.page import Cell as Shown
+from raysweep.report.page import Heading, Page, Sentence, Tone, facts
+from raysweep.report.words import hours_words, money_words, range_json
+
+
+def calibration_json(calibration: Calibration) -> dict[str, Any]:
+    """Return the run under way against its projection, as plain data."""
+    result = calibration.result
+    projection = result.projection
+    return {
+        "flavour": calibration.cell.candidate.flavour,
+        "length_tokens": calibration.cell.candidate.length_tokens,
+        "logged": calibration.logged,
+        "seen_seconds": result.seen_seconds,
+        "first_seconds": range_json(result.first_seconds),
+        "ratio": result.ratio,
+        "within_range": result.within_range,
+        "fitted": _fitted(calibration),
+        "done_share": result.done_share,
+        "remaining_seconds": range_json(result.remaining_seconds),
+        "remaining_cost_usd": range_json(result.remaining_cost),
+        "hours": range_json(projection.hours),
+        "cost_usd": range_json(projection.cost),
+        "notes": list(calibration.notes),
+    }
+
+
+def calibrated_page(calibration: Calibration, first: Page) -> Page:
+    """Return the run under way against its projection, and under it the page of that projection."""
+    result = calibration.result
+    projection, candidate = result.projection, calibration.cell.candidate
+    shape = "the step's time over its length is fitted anew" if result.refitted else "every time is scaled alike"
+    pairs: list[tuple[str, Shown | str | int | None]] = [
+        (
+            "taken to run on",
+            f"{candidate.flavour}, {candidate.step}, items of up to {candidate.length_tokens:,} tokens",
+        ),
+        ("logged", calibration.logged),
+        ("first projected", _with_range(calibration)),
+        ("it took", f"{format_duration(result.seen_seconds)}, measured"),
+        ("so it was off", _off(calibration)),
+        ("done", f"{result.done_share:.1%} of the training time"),
+        ("still to go", _left(calibration)),
+        ("the whole run", hours_words(projection.hours, projection.evidence)),
+        ("it costs", money_words(projection.cost, projection.currency, projection.evidence)),
+    ]
+    blocks = (
+        Heading("The run under way"),
+        facts(pairs),
+        Sentence(f"Projected again from the run's own times: {shape}.", Tone.NOTE),
+        *(Sentence(note, Tone.WARN) for note in calibration.notes),
+        Heading("As first projected"),
+        *first.blocks,
+    )
+    return Page(first.title, blocks)
+
+
+def _fitted(calibration: Calibration) -> str:
+    return "shape" if calibration.result.refitted else "level"
+
+
+def _with_range(calibration: Calibration) -> str:
+    first = calibration.result.first_seconds
+    low, high = format_duration(first.low), format_duration(first.high)
+    return f"{format_duration(first.expected)} (range {low} to {high}) for what was timed"
+
+
+def _off(calibration: Calibration) -> Shown:
+    ratio = calibration.result.ratio
+    word = "slower" if ratio > 1 else "faster"
+    by = f"{ratio:.2f} times the projected time, {abs(ratio - 1):.1%} {word}"
+    if calibration.result.within_range:
+        return Shown(f"{by}; within its range", Tone.GOOD)
+    return Shown(f"{by}; outside its range", Tone.WARN)
+
+
+def _left(calibration: Calibration) -> str:
+    left, cost = calibration.result.remaining_seconds, calibration.result.remaining_cost
+    low, high = format_duration(left.low), format_duration(left.high)
+    time = f"{format_duration(left.expected)} (range {low} to {high})"
+    if cost is None:
+        return f"{time}, projected"
+    currency = calibration.result.projection.currency
+    low, high = format_money(cost.low, currency), format_money(cost.high, currency)
+    return f"{time}, {format_money(cost.expected, currency)} (range {low} to {high}), projected"
