@@ -1,0 +1,61 @@
+"""Probes of this process as records, and records held against their forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import torch
+from gpu_card import compute_capability
+
+from raysweep.records import ProbeRecord
+from raysweep.search.runner import ProbeRequest, Runner
+from raysweep.setting import AllocatorSetting
+from raysweep.sweep.facts import DeviceFacts, SweepFacts, record_of
+from raysweep.trace.build import model_program
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+    from raysweep.decision.verification import Verification
+
+ALLOCATED_SHARE, RESERVED_SHARE = 0.003, 0.005
+"""How far a forecast peak may be off: what an H200 showed of six families, and the margins of its reference tests."""
+
+
+def probed(runner: Runner, request: ProbeRequest) -> ProbeRecord:
+    """Run a probe in this process and return its record."""
+    started_at = datetime.now(UTC)
+    outcome = runner.run(request)
+    device = DeviceFacts(
+        name=runner.device_name,
+        memory_bytes=runner.device_memory_bytes,
+        memory_cap_bytes=runner.memory_cap_bytes,
+        source=runner.source,
+        versions=runner.versions,
+    )
+    flavour = request.flavour
+    sweep = SweepFacts(
+        sweep_id="test", model="small", seed=0, prices_usd_per_hour={flavour: None}, gpu_counts={flavour: 1}
+    )
+    return record_of(sweep, request, outcome, device, session_id="test", flavour=flavour, started_at=started_at)
+
+
+def held_against_forecast(
+    records: Sequence[ProbeRecord], config: PretrainedConfig, outside_bytes: Mapping[str, int | None] | None = None
+) -> Verification:
+    """Forecast every record again, from a trace of its step at its own lengths, on this very chip.
+
+    Args:
+        records: of one model.
+        config: that model's.
+        outside_bytes: see ``raysweep.decision.verification.verify``.
+    """
+    from raysweep.decision.verification import needed_lengths, verify  # not before it is known that numba is there
+
+    programs = {
+        step: model_program("small", config, step, lengths) for step, lengths in needed_lengths(records).items()
+    }
+    capabilities = {torch.cuda.get_device_name(): compute_capability()}
+    return verify(records, programs, AllocatorSetting(), capabilities=capabilities, outside_bytes=outside_bytes)
