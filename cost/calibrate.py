@@ -12,7 +12,7 @@ from cost.money import Terms
 from cost.plan import RunPlan
 from cost.project import Projection, project
 from cost.stretches import rest_of
-from cost.throughput import HOLD_SHARE, TimeModel, Timing, Work
+from cost.throughput import HOLD_SHARE, HOST_SHARE, TimeModel, Timing, Work
 from cost.time_fit import fit
 from cost.units import SECONDS_PER_HOUR
 
@@ -20,6 +20,8 @@ SHAPE_LENGTHS = 4
 """Different lengths that a log must hold for the shape to be fitted anew: one more than the shape has terms."""
 SHAPE_SPREAD = 2.0
 """How many times as long as the shortest of them the longest must be: the shape is carried to lengths not logged."""
+HOST_SPELL_SECONDS = 60.0
+"""How long other work slows a host at a time, see ``HOST_SHARE``: a log of many such spells has met their mean."""
 MOST_TIMINGS = 1000
 """That a shape is fitted to: more are put together first."""
 
@@ -83,6 +85,7 @@ def calibrate(
     if min(expected) <= 0:
         raise CostError("The first projection gives no time for a logged stretch: it has no steps.")
     timed = _sum(timings).work
+    seen_seconds = math.fsum(t.seconds for t in timings)
     refitted = _tell_shape(timings)
     if refitted:
         corrected = fit(
@@ -90,6 +93,7 @@ def calibrate(
             evidence=Evidence.MEASURED,
             optimizer_step_seconds=model.optimizer_step_seconds,
             hold_share=0.0,  # the run stays on the machine that its log is of
+            host_share=_host_share(seen_seconds),
         )
     else:
         corrected = _levelled(model, timings, expected)
@@ -100,7 +104,7 @@ def calibrate(
     pauses = left_share * math.fsum(seconds for _, seconds in projection.pause_seconds)
     remaining = _on_machines(left.plus(pauses), terms)
     return Calibration(
-        seen_seconds=math.fsum(t.seconds for t in timings),
+        seen_seconds=seen_seconds,
         first_seconds=model.seconds(timed),
         refitted=refitted,
         done_share=1 - left_share,
@@ -109,6 +113,11 @@ def calibrate(
         model=corrected,
         projection=projection,
     )
+
+
+def _host_share(seen_seconds: float) -> float:
+    """Return what is left of ``HOST_SHARE`` after a log that long: its spells average out as independent ones do."""
+    return HOST_SHARE * math.sqrt(min(1.0, HOST_SPELL_SECONDS / seen_seconds))
 
 
 def _tell_shape(timings: Sequence[Timing]) -> bool:
@@ -155,7 +164,7 @@ def _levelled(model: TimeModel, timings: Sequence[Timing], expected: Sequence[fl
         degrees_of_freedom=0,
         noise_share=0.0,
         scale_share=HOLD_SHARE,
-        host_share=0.0,  # it is in what the run took
+        host_share=_host_share(math.fsum(t.seconds for t in timings)),
     )
     degrees = len(timings) - 1
     if not degrees:

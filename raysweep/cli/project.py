@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--from-log",
-    "log_path",
+    "log_text",
     metavar="PATH",
-    type=click.Path(path_type=Path),
     help="Of a run under way, to project again from its times: a Trainer's output folder or trainer_state.json, or "
     "JSONL of tokens and seconds.",
 )
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 def command(
     *,
     scales: tuple[str, ...],
-    log_path: Path | None,
+    log_text: str | None,
     slurm_margin_text: str | None,
     as_json: bool,
     **options: Unpack[DecisionOptions],
@@ -52,6 +51,7 @@ def command(
     from raysweep.report.projection import projection_json, projection_page
     from raysweep.store import Artifact
 
+    log_path = None if log_text is None else _log_path(log_text)
     share = None if slurm_margin_text is None else read_slurm_margin(slurm_margin_text)
     findings = gather([Artifact.open(uri) for uri in options["artifacts"]])
     share = findings.space.run.slurm_time_margin_share if share is None else share
@@ -69,6 +69,21 @@ def command(
     emit(page, data, as_json=as_json)
     chosen = decision.chosen
     return Exit.DONE if chosen and chosen.projection else Exit.NEGATIVE
+
+
+def _log_path(text: str) -> Path:
+    """Return the path that ``--from-log`` names; an empty one, as of a variable that is not set, is not this folder.
+
+    Raises:
+        InputError: it is empty.
+    """
+    from raysweep.errors import InputError
+
+    if not text.strip():
+        raise InputError(
+            f"--from-log: expected a Trainer's output folder or trainer_state.json, or a JSONL file; {text!r} came."
+        )
+    return Path(text)
 
 
 def _decide(findings: Findings, options: DecisionOptions, scales: tuple[str, ...], *, quiet: bool) -> Decision:
@@ -107,7 +122,7 @@ def _refuse_data(options: DecisionOptions, scales: tuple[str, ...], log_path: Pa
 
 def _with_log(page: Page, decision: Decision, log_path: Path) -> tuple[Page, dict[str, Any]]:
     from raysweep.decision.calibration import calibrate
-    from raysweep.decision.run_log import read_log
+    from raysweep.decision.read_log import read_log
     from raysweep.report.calibration import calibrated_page, calibration_json
 
     calibration = calibrate(decision, read_log(log_path))

@@ -106,6 +106,15 @@ def test_the_page_of_a_run_under_way_begins_with_what_it_showed(training: Path, 
     assert "30 optimizer steps between 4 checkpoints" in text
 
 
+def test_an_empty_log_is_not_taken_for_this_folder(
+    training: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(output)
+    result = _run("project", training, "--from-log", "")
+    assert result.exit_code == Exit.BAD_INPUT
+    assert "Error: --from-log: expected" in result.stderr
+
+
 def test_a_log_that_tells_no_time_is_refused_with_what_to_give(training: Path, tmp_path: Path) -> None:
     file = tmp_path / "trainer_state.json"
     file.write_text(json.dumps({"global_step": 5, "log_history": [{"loss": 1.0, "step": 5}]}))

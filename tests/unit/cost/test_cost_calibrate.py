@@ -12,6 +12,8 @@ from cost.plan import Pause, RunPlan, Stage
 from cost.throughput import HOLD_SHARE, TimeModel, Timing, Work
 
 FIRST = TimeModel(floor_seconds=0.1, linear_seconds_per_token=1e-4, evidence=Evidence.FORECAST, scale_share=0.435)
+DEVICE_BOUND = TimeModel(linear_seconds_per_token=2e-4, evidence=Evidence.FORECAST, scale_share=0.435)
+"""As fast at 1,000 tokens, and none of it the host's."""
 PLAN = RunPlan(stages=(Stage(name="all", items=LengthCounts.of([1000] * 1000), epochs=1),))
 
 
@@ -41,7 +43,7 @@ def test_a_corrected_range_is_much_narrower_than_a_forecast_and_holds_nine_runs_
     held = 0
     for seed in range(300):
         stretches = logged(100, slower=1.3, noise=0.1, seed=seed)
-        result = calibrate(PLAN, FIRST, stretches[:10])
+        result = calibrate(PLAN, DEVICE_BOUND, stretches[:10])
         left = sum(t.seconds for t in stretches[10:])
         held += result.remaining_seconds.low <= left <= result.remaining_seconds.high
         assert result.remaining_seconds.high / result.remaining_seconds.low < 1.5
@@ -52,7 +54,7 @@ def test_the_rest_of_a_run_has_noise_of_its_own_however_long_the_log():
     held = 0
     for seed in range(300):
         stretches = logged(100, slower=1.3, noise=0.1, seed=seed)
-        remaining = calibrate(PLAN, FIRST, stretches[:90]).remaining_seconds
+        remaining = calibrate(PLAN, DEVICE_BOUND, stretches[:90]).remaining_seconds
         held += remaining.low <= sum(t.seconds for t in stretches[90:]) <= remaining.high
     assert 0.84 <= held / 300 <= 0.96
 
@@ -62,10 +64,20 @@ def test_two_stretches_are_less_sure_than_ten_that_differ_as_much():
         alternating = [
             replace(t, seconds=t.seconds * (1 + 0.02 * (-1) ** i)) for i, t in enumerate(logged(count, slower=1))
         ]
-        remaining = calibrate(PLAN, FIRST, alternating).remaining_seconds
+        remaining = calibrate(PLAN, DEVICE_BOUND, alternating).remaining_seconds
         return (remaining.high - remaining.low) / remaining.expected
 
     assert width(2) > 3 * width(10)
+
+
+def test_the_longer_a_log_the_surer_it_is_of_the_hosts_part():
+    def width(seconds):
+        steps = [Timing(work=Work.of([1000]), seconds=seconds / 100)] * 100
+        remaining = calibrate(PLAN, FIRST, steps).remaining_seconds
+        return (remaining.high - remaining.low) / remaining.expected
+
+    assert width(30) == pytest.approx(width(60))
+    assert width(60) == pytest.approx(10 * width(6000))
 
 
 def test_a_single_total_is_as_sure_as_one_hold_of_a_machine():

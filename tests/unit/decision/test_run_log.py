@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from raysweep.decision.run_log import RunLog, read_log
+from raysweep.decision.read_log import read_log
+from raysweep.decision.run_log import RunLog
 from raysweep.errors import DataError
 
 START = 1_700_000_000.0
@@ -204,6 +205,8 @@ def test_jsonl_has_one_micro_step_a_line(tmp_path: Path) -> None:
         ('{"tokens": 5, "seconds": "1"}\n', ":1: expected"),
         ('{"tokens": 5, "seconds": 1}\n', "3 micro-steps or more"),
         ("tokens 5", ":1: expected"),
+        ('{"tokens": 1' + "0" * 400 + ', "seconds": 1}\n', ":1: expected"),
+        ('{"tokens": 5, "seconds": NaN}\n', ":1: expected"),
         ("[" * 100_000, ":1: expected"),
         ('{"log_history": [{"loss": 1}]}', "train_runtime"),
         ('{"log_history": null}', "train_runtime"),
