@@ -10,18 +10,17 @@ def lengths_of(run: dict[str, Any]) -> list[int]:
     """Return a run's lengths in tokens.
 
     Args:
-        run: whose ``lengths`` is a list, or ``{items, seed, log_mean, log_deviation, least, most, first}``: lengths
-            drawn from a log-normal distribution and cut at both ends, of which ``first``, where given, keeps the first.
+        run: whose ``lengths`` is a list, or ``{items, seed, log_mean, log_deviation, least, most}``: lengths drawn
+            from a log-normal distribution and cut at both ends.
     """
     lengths = run["lengths"]
     if isinstance(lengths, list):
         return [int(tokens) for tokens in lengths]
     draw = random.Random(lengths["seed"])
-    drawn = [
+    return [
         max(
             lengths["least"],
             min(lengths["most"], int(draw.lognormvariate(lengths["log_mean"], lengths["log_deviation"]))),
         )
         for _ in range(lengths["items"])
     ]
-    return drawn[: lengths.get("first", len(drawn))]
