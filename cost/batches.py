@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from cost.errors import CostError
@@ -44,11 +44,18 @@ class Batches:
     """Items of each length where every epoch draws its batches anew, and may show further lengths; else None."""
     squared_tokens: float
     """Sum of the squared lengths that attention sees."""
+    items: float
+    """Items, or packed sequences, in all of them."""
 
     @property
     def count(self) -> float:
         """All micro-batches."""
         return math.fsum(self.micro_steps)
+
+    @property
+    def computed_tokens(self) -> float:
+        """Tokens of all items of every micro-batch, padded; a last micro-batch may hold fewer items than others."""
+        return self.tokens * self.items / self.count
 
     @property
     def tokens(self) -> float:
@@ -88,15 +95,16 @@ def arrange(
     if packing is not None:
         return _packed(items, micro_batch, packing)
     if micro_batch == 1:
-        return _batches(dict(zip(items.lengths_tokens, items.items, strict=True)), distinct=items.distinct)
+        steps = dict(zip(items.lengths_tokens, items.items, strict=True))
+        return _batches(steps, items.count, distinct=items.distinct)
     if sorted_by_length:
-        return _batches(_in_order(items, micro_batch))
+        return _batches(_in_order(items, micro_batch), items.count)
     drawn = dict(zip(items.lengths_tokens, items.items, strict=True))
-    return _batches(_at_random(items, micro_batch), drawn=drawn)
+    return _batches(_at_random(items, micro_batch), items.count, drawn=drawn)
 
 
 def _batches(
-    steps: dict[int, float], *, distinct: float | None = None, drawn: dict[int, float] | None = None
+    steps: dict[int, float], items: float, *, distinct: float | None = None, drawn: dict[int, float] | None = None
 ) -> Batches:
     lengths = tuple(sorted(n for n, c in steps.items() if c > 0))
     counts = tuple(steps[n] for n in lengths)
@@ -106,6 +114,7 @@ def _batches(
         distinct=distinct if distinct is not None else len(lengths),
         drawn_items=None if drawn is None else tuple(drawn[n] for n in lengths),
         squared_tokens=math.fsum(n * n * c for n, c in zip(lengths, counts, strict=True)),
+        items=items,
     )
 
 
@@ -113,11 +122,12 @@ def _at_random(items: LengthCounts, micro_batch: int) -> dict[int, float]:
     """Expected micro-batches by their longest item: the largest of B draws is at most l with probability F(l)^B."""
     total = items.count
     batches = math.ceil(total / micro_batch)
+    drawn = min(micro_batch, max(total, 1.0))  # fewer items than a micro-batch holds make a smaller one
     steps = {}
     below = before = 0.0
     for length, count in zip(items.lengths_tokens, items.items, strict=True):
         below += count
-        reached = min(below / total, 1.0) ** micro_batch
+        reached = min(below / total, 1.0) ** drawn
         steps[length] = batches * (reached - before)
         before = reached
     return steps
@@ -140,17 +150,11 @@ def _packed(items: LengthCounts, micro_batch: int, packing: Packing) -> Batches:
         sequences = math.ceil(items.tokens / size)
     else:
         sequences = best_fit_decreasing(items, size)
-    steps = _batches({size: float(math.ceil(sequences / micro_batch))})
+    steps = _batches({size: float(math.ceil(sequences / micro_batch))}, sequences)
     if packing.attends_across_items:
         return steps
     squared = math.fsum(n * n * c for n, c in zip(items.lengths_tokens, items.items, strict=True)) / micro_batch
-    return Batches(
-        lengths_tokens=steps.lengths_tokens,
-        micro_steps=steps.micro_steps,
-        distinct=steps.distinct,
-        drawn_items=None,
-        squared_tokens=squared,
-    )
+    return replace(steps, squared_tokens=squared)
 
 
 def best_fit_decreasing(items: LengthCounts, sequence_tokens: int) -> int:
@@ -176,8 +180,11 @@ def best_fit_decreasing(items: LengthCounts, sequence_tokens: int) -> int:
                 insort(rooms, free_tokens)
             room[free_tokens] += sequences
 
+    before = 0.0
     for length, count in zip(reversed(items.lengths_tokens), reversed(items.items), strict=True):
-        left = math.ceil(count)
+        # Data that was scaled has fractions of items: they are rounded up in sum, not length by length.
+        left = _whole(before + count) - _whole(before)
+        before += count
         while left:
             at = bisect_left(rooms, length)
             if at < len(rooms):
@@ -197,3 +204,7 @@ def best_fit_decreasing(items: LengthCounts, sequence_tokens: int) -> int:
                 add(free, sequences - full - 1)
                 left = 0
     return opened
+
+
+def _whole(count: float) -> int:
+    return math.ceil(count - 1e-9)  # 3.0000000001 items, as sums come out, are 3

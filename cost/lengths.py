@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self
 
 from cost.errors import CostError
+
+_BLOCK_ITEMS = 20
+"""Enough to tell how dense lengths lie, few enough for the density to be even among them."""
 
 
 class OverLength(StrEnum):
@@ -45,8 +48,10 @@ class LengthCounts:
     """Items of each length."""
     loss_tokens_by_length: tuple[float, ...] | None = None
     """Loss-bearing tokens of all the items of each length; None where they were not counted."""
-    expected_distinct: float | None = None
-    """Distinct lengths to expect where that is not the histogram's own number: in data that has grown."""
+    growth: float = 1.0
+    """Times the items that were counted: grown data has lengths besides the counted ones, a part of it has fewer."""
+    multiple_tokens: int = 1
+    """What every length is a multiple of, up to the limit's own."""
 
     def __post_init__(self) -> None:
         """Refuse histograms that are none.
@@ -132,8 +137,8 @@ class LengthCounts:
 
     @property
     def distinct(self) -> float:
-        """How many lengths differ."""
-        return len(self.lengths_tokens) if self.expected_distinct is None else self.expected_distinct
+        """How many lengths differ: an expectation where the data were scaled."""
+        return len(self.lengths_tokens) if self.growth == 1 else self._distinct_when_grown()
 
     def padded(self, multiple_tokens: int) -> LengthCounts:
         """Return the items padded up to a multiple; their loss-bearing tokens stay."""
@@ -142,7 +147,9 @@ class LengthCounts:
         if multiple_tokens == 1:
             return self
         padded = [math.ceil(n / multiple_tokens) * multiple_tokens for n in self.lengths_tokens]
-        return self._regrouped(zip(padded, self.items, self._losses(), strict=True))
+        return replace(
+            self._regrouped(zip(padded, self.items, self._losses(), strict=True)), multiple_tokens=multiple_tokens
+        )
 
     def scaled(self, factor: float) -> LengthCounts:
         """Return the data grown (or cut at random) to ``factor`` times its items, with lengths like those it has.
@@ -157,7 +164,7 @@ class LengthCounts:
             self,
             items=tuple(c * factor for c in self.items),
             loss_tokens_by_length=None if losses is None else tuple(x * factor for x in losses),
-            expected_distinct=self.distinct if factor == 1 else self._distinct_at(factor),
+            growth=self.growth * factor,
         )
 
     def limited(self, limit_tokens: int, over: OverLength) -> tuple[LengthCounts, Lost]:
@@ -215,27 +222,36 @@ class LengthCounts:
             lengths_tokens=lengths,
             items=tuple(counts[n] for n in lengths),
             loss_tokens_by_length=tuple(losses[n] for n in lengths) if known else None,
+            growth=self.growth,
+            multiple_tokens=self.multiple_tokens,
         )
 
-    def _distinct_at(self, factor: float) -> float:
-        """Distinct lengths to expect of ``factor`` times the items.
+    def _distinct_when_grown(self) -> float:
+        """Distinct lengths to expect of data that was counted before it grew.
 
         Items are taken to fall on lengths at random, with a density that is even within each block of some twenty
         neighbours: a block of m items over w lengths then shows ``w (1 - exp(-m / w))`` of them. The estimate is
-        scaled so that it gives the number seen when nothing grows.
+        scaled so that it gives the number seen when nothing grows. A length with twenty items of its own, as the limit
+        that cuts many, is a block by itself.
         """
-        if factor < 1:
-            return math.fsum(1 - (1 - factor) ** max(c, 1) for c in self.items)
-        seen = grown = items = 0.0
-        start = self.lengths_tokens[0]
-        for length, count in zip(self.lengths_tokens, self.items, strict=True):
-            items += count
-            if items >= 20 or length == self.longest_tokens:
-                width = length - start + 1
-                seen += -width * math.expm1(-items / width)
-                grown += -width * math.expm1(-items * factor / width)
-                start, items = length + 1, 0.0
-        return self.distinct * grown / seen
+        counted = [count / self.growth for count in self.items]
+        if self.growth < 1:
+            return math.fsum(1 - (1 - self.growth) ** max(c, 1) for c in counted)
+        seen = grown = 0.0
+        for width, items in self._blocks(counted):
+            seen += -width * math.expm1(-items / width)
+            grown += -width * math.expm1(-items * self.growth / width)
+        return len(self.lengths_tokens) * grown / seen
+
+    def _blocks(self, counted: Iterable[float]) -> Iterator[tuple[float, float]]:
+        """Yield how many lengths each block of neighbours could show, and its items."""
+        items, start, last = 0.0, self.lengths_tokens[0], self.lengths_tokens[0]
+        for length, count in zip(self.lengths_tokens, counted, strict=True):
+            if items and (items >= _BLOCK_ITEMS or count >= _BLOCK_ITEMS):
+                yield max((last - start) // self.multiple_tokens + 1, 1), items
+                items, start = 0.0, length if count >= _BLOCK_ITEMS else last + self.multiple_tokens
+            items, last = items + count, length
+        yield max((last - start) // self.multiple_tokens + 1, 1), items
 
 
 def _pieces(length: int, limit: int, count: float, losses: float) -> list[tuple[int, float, float]]:

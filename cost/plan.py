@@ -158,7 +158,7 @@ def work_of(plan: RunPlan) -> tuple[StageWork, ...]:
                 tokens=items.tokens * n,
                 loss_tokens=loss,
                 loss_share=None if not all_loss or loss is None else loss / all_loss,
-                padded_tokens=batches.tokens * n * plan.micro_batch,
+                padded_tokens=batches.computed_tokens * n,
                 work=work,
                 pauses=tuple((p.name, p.seconds * _times_paused(p, work)) for p in plan.pauses),
                 lost=lost,

@@ -96,3 +96,23 @@ def test_an_item_longer_than_a_packed_sequence_is_refused():
 def test_a_micro_batch_of_nothing_is_refused():
     with pytest.raises(CostError, match="micro-batch"):
         arrange(LengthCounts.of([1]), micro_batch=0)
+
+
+def test_a_micro_batch_that_is_larger_than_the_data_computes_the_items_there_are():
+    for ordered in (False, True):
+        batches = arrange(LengthCounts.of([10, 10, 30]), micro_batch=8, sorted_by_length=ordered)
+        assert batches.count == pytest.approx(1)
+        assert batches.computed_tokens == pytest.approx(3 * batches.tokens)
+    assert arrange(LengthCounts.of([10]), micro_batch=8).computed_tokens == 10
+
+
+def test_the_longest_of_fewer_items_than_a_micro_batch_holds_is_of_these_alone():
+    # Of two items drawn from as many of 10 as of 30 tokens, a quarter of the pairs has none of 30.
+    batches = arrange(LengthCounts.of([10, 30]), micro_batch=100)
+    assert batches.tokens == pytest.approx(10 / 4 + 30 * 3 / 4)
+
+
+def test_best_fit_packs_a_part_of_the_data_into_a_part_of_the_sequences():
+    items = LengthCounts.of(range(1, 1001))
+    assert best_fit_decreasing(items.scaled(0.001), 1000) == 1
+    assert best_fit_decreasing(items.scaled(0.5), 1000) == pytest.approx(best_fit_decreasing(items, 1000) / 2, rel=0.02)

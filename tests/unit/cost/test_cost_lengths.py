@@ -97,6 +97,20 @@ def test_half_the_data_shows_fewer_lengths():
     assert LengthCounts.of(items).scaled(0.5).distinct == pytest.approx(len(set(items[:1000])), rel=0.05)
 
 
+def _skewed(items: int) -> list[int]:
+    rng = random.Random(3)
+    return [max(1, int(800 * 2.718 ** rng.gauss(0, 0.8))) for _ in range(items)]
+
+
+@pytest.mark.parametrize("factor", [0.1, 3])
+@pytest.mark.parametrize("multiple", [1, 8])
+def test_scaled_data_under_a_limit_and_padded_shows_as_many_lengths_as_real_data_would(factor, multiple):
+    items = _skewed(3000)
+    scaled = LengthCounts.of(items[:1000]).scaled(factor).limited(1200, OverLength.TRUNCATE)[0].padded(multiple)
+    real = LengthCounts.of(items[: round(1000 * factor)]).limited(1200, OverLength.TRUNCATE)[0].padded(multiple)
+    assert scaled.distinct == pytest.approx(real.distinct, rel=0.1)
+
+
 @given(lengths, st.floats(0.1, 10))
 def test_growth_scales_items_and_tokens_alike(items, factor):
     counts = LengthCounts.of(items)
