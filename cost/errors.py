@@ -11,6 +11,10 @@ class CostError(Exception):
     exit_code = 2
 
 
+class NeverEndsError(CostError):
+    """Work that interruptions would hardly ever let end: true of one flavour's seconds, and not of a faster one's."""
+
+
 def nearest(value: object, known: Iterable[str]) -> str:
     """Return a hint such as ``" Did you mean 'hf/h200'?"`` for a misspelt name, or an empty string."""
     import difflib  # only errors need it

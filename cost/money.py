@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from cost import units
-from cost.errors import CostError
+from cost.errors import CostError, NeverEndsError
 from cost.evidence import RANGE_SHARE, Range
 
 HOURS_PER_MONTH = 730
@@ -74,7 +74,7 @@ class Spot:
         since a checkpoint.
 
         Raises:
-            CostError: Interruptions come so often that the work would hardly end.
+            NeverEndsError: Interruptions come so often that the work would hardly end.
         """
         if self.interruptions_per_hour == 0:
             return work_seconds
@@ -84,9 +84,11 @@ class Spot:
         def daly(seconds: float) -> float:
             interval = min(self.checkpoint_every_seconds or seconds, seconds)
             if (interval + self.restart_seconds) / mean_seconds > 5:  # a success in 150 tries
-                raise CostError(
+                restart = f" and {units.format_duration(self.restart_seconds)} of restart" * (self.restart_seconds > 0)
+                raise NeverEndsError(
                     f"At {self.interruptions_per_hour:g} interruptions an hour, {units.format_duration(interval)} of "
-                    "work between checkpoints would hardly ever be finished: give a shorter checkpoint_every_seconds."
+                    f"work between checkpoints{restart} would hardly ever be finished: give a shorter "
+                    f"{'checkpoint_every_seconds' if interval > self.restart_seconds else 'restart_seconds'}."
                 )
             factor = mean_seconds * math.exp(self.restart_seconds / mean_seconds) * math.expm1(interval / mean_seconds)
             return factor * seconds / interval

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from cost.errors import NeverEndsError
 from cost.evidence import Evidence, Range
 from cost.money import Terms
 from cost.plan import RunPlan, StageWork, work_of
@@ -133,7 +134,10 @@ def padding_options(
     options = []
     for multiple in tuple(multiples_tokens) or PADDING_MULTIPLES_TOKENS:
         padded_plan = replace(plan, pad_to_multiple_tokens=multiple)
-        projection = project(padded_plan, model, terms)
+        try:
+            projection = project(padded_plan, model, terms)
+        except NeverEndsError:  # longer steps between interruptions: no option
+            continue
         saved = None
         if base.cost is not None and projection.cost is not None:
             saved = base.cost.expected - projection.cost.expected

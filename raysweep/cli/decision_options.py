@@ -55,6 +55,7 @@ def decide_as_asked(
     items: Mapping[str, Items],
     budget: RunBudget | None = None,
     scale: Mapping[str, float] | None = None,
+    flavour: str | None = None,
 ) -> Decision:
     """Return the decision that the options ask for.
 
@@ -64,6 +65,7 @@ def decide_as_asked(
         items: Of the options' data, by stage; none for those that the artifact keeps.
         budget: Of the run.
         scale: Growth of the data by stage.
+        flavour: The only one to decide about.
 
     Raises:
         InputError: an option cannot be read, or there is nothing to decide about.
@@ -81,4 +83,5 @@ def decide_as_asked(
         at_least_tokens=options["at_least_tokens"],
         budget=budget,
         scale=scale,
+        flavour=flavour,
     )

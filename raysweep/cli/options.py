@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
+_MOST_GROWTH = 1_000_000
+"""More, or the inverse, is a slip of the pen, and sums of such data would leave the range of numbers."""
+
 
 class AboveZero(click.FloatRange):
     """A finite number above 0; click's own range lets ``nan`` through."""
@@ -236,17 +239,23 @@ def read_scale(scales: tuple[str, ...]) -> dict[str, float]:
     """Return the growth of each stage that ``--scale STAGE=X`` names.
 
     Raises:
-        InputError: one is not of that form, or not a positive number.
+        InputError: one is not of that form, or not a number that data can grow by, or a stage comes twice.
     """
     from raysweep.errors import InputError
 
     found: dict[str, float] = {}
     for written in scales:
-        name, _, factor = written.rpartition("=")
+        name, _, text = written.rpartition("=")
         try:
-            found[name] = float(factor)
+            factor = float(text)
         except ValueError:
-            found[name] = 0.0
-        if not name or not 0 < found[name] < float("inf"):
-            raise InputError(f"--scale: expected STAGE=X with X above 0, such as stage2=3; {written!r} came.")
+            factor = 0.0
+        if not name or "," in written or not 1 / _MOST_GROWTH <= factor <= _MOST_GROWTH:
+            raise InputError(
+                f"--scale: expected STAGE=X with X from {1 / _MOST_GROWTH:g} to {_MOST_GROWTH:,}, such as stage2=3, "
+                f"and --scale again for another stage; {written!r} came."
+            )
+        if name in found:
+            raise InputError(f"--scale: expected each stage once; {name!r} came twice. Leave one out.")
+        found[name] = factor
     return found

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     help="Of a run under way, to project again from its times: a Trainer's output folder or trainer_state.json, or "
     "JSONL of tokens and seconds.",
 )
+@click.option(
+    "--flavour",
+    metavar="NAME",
+    help="Project on this flavour alone: with --from-log, the one that the run is on.",
+)
 @click.option("--slurm-margin", "slurm_margin_text", metavar="SHARE", help="What --time adds to the upper end, as 20%.")
 @decision_options
 @common_options
@@ -35,6 +40,7 @@ def command(
     *,
     scales: tuple[str, ...],
     log_text: str | None,
+    flavour: str | None,
     slurm_margin_text: str | None,
     as_json: bool,
     **options: Unpack[DecisionOptions],
@@ -57,11 +63,11 @@ def command(
     share = findings.space.run.slurm_time_margin_share if share is None else share
     if findings.space.mode is Mode.GENERATE:
         _refuse_data(options, scales, log_path)
-        decision = decide_as_asked(findings, options, items={})
+        decision = decide_as_asked(findings, options, items={}, flavour=flavour)
         data = generation_json(decision, slurm_margin_share=share)
         emit(generation_page(decision, slurm_margin_share=share), data, as_json=as_json)
         return Exit.DONE if decision.chosen else Exit.NEGATIVE
-    decision = _decide(findings, options, scales, quiet=as_json)
+    decision = _decide(findings, options, scales, flavour, quiet=as_json)
     page = projection_page(decision, slurm_margin_share=share)
     data = projection_json(decision, slurm_margin_share=share)
     if log_path is not None:
@@ -86,7 +92,9 @@ def _log_path(text: str) -> Path:
     return Path(text)
 
 
-def _decide(findings: Findings, options: DecisionOptions, scales: tuple[str, ...], *, quiet: bool) -> Decision:
+def _decide(
+    findings: Findings, options: DecisionOptions, scales: tuple[str, ...], flavour: str | None, *, quiet: bool
+) -> Decision:
     """Return the decision about a training run.
 
     Raises:
@@ -100,7 +108,7 @@ def _decide(findings: Findings, options: DecisionOptions, scales: tuple[str, ...
             f"{options['artifacts'][0]}: expected the token counts of the run's data; its space named none. "
             "Add --data FILE."
         )
-    return decide_as_asked(findings, options, items=items, scale=read_scale(scales))
+    return decide_as_asked(findings, options, items=items, scale=read_scale(scales), flavour=flavour)
 
 
 def _refuse_data(options: DecisionOptions, scales: tuple[str, ...], log_path: Path | None) -> None:

@@ -43,7 +43,8 @@ def calibrate(decision: Decision, log: RunLog) -> Calibration:
     chosen = decision.chosen
     if chosen is None or chosen.time_model is None or chosen.projection is None or decision.plan is None:
         raise InputError(
-            "--from-log: expected a projection to hold the run against; nothing that fits has a known time."
+            "--from-log: expected a projection to hold the run against; nothing that fits has a known time. A run that "
+            "goes on inside the margin: --margin 0%."
         )
     notes = list(log.notes)
     if log.micro_steps:

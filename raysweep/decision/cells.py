@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from cost.candidate import Candidate
 from cost.domain import Flavour
-from cost.errors import CostError
+from cost.errors import CostError, NeverEndsError
 from cost.evidence import Evidence, Range
 from cost.lengths import OverLength
 from cost.plan import RunPlan, Stage
@@ -27,6 +27,16 @@ from raysweep.setting import StepSetting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EmptyRun:
+    """Why a length limit leaves no run to project."""
+
+    stage: str
+    """The first one of which too little is left."""
+    loses: str
+    """What becomes of its items, in words that go on from the stage's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
     """What is to be decided among."""
 
@@ -39,6 +49,9 @@ class Grid:
     forecaster: Forecaster
     _time_models: dict[tuple[str, StepSetting], TimeModel | None] = field(default_factory=dict)
     _projections: dict[tuple[str, StepSetting, int], Projection | None] = field(default_factory=dict)
+    _unending: dict[tuple[str, StepSetting, int], str] = field(default_factory=dict)
+    """Why interruptions would hardly ever let the run of a cell end."""
+    _empty_runs: dict[int, EmptyRun | None] = field(default_factory=dict)
 
     def cells(self, margin_share: float) -> tuple[Cell, ...]:
         """Return every cell, judged with this margin."""
@@ -97,19 +110,36 @@ class Grid:
     def _projection(
         self, flavour: Flavour, step: StepSetting, length_tokens: int, model: TimeModel | None
     ) -> Projection | None:
-        if model is None or self.dropped_stage(length_tokens):
+        if model is None or self.empty_run(length_tokens):
             return None
         key = (flavour.name, step, length_tokens)
         if key not in self._projections:
             terms = terms_of(self.findings.space, flavour.usd_per_hour, flavour.gpu_count)
-            self._projections[key] = project(self.plan(flavour, step, length_tokens), model, terms)
+            self._projections[key] = None
+            try:
+                self._projections[key] = project(self.plan(flavour, step, length_tokens), model, terms)
+            except NeverEndsError as error:
+                self._unending[key] = str(error).rstrip(".")
         return self._projections[key]
 
-    def dropped_stage(self, length_tokens: int) -> str | None:
-        """Return the first stage of which a limit drops every item, so that there is no run to project; else None."""
-        if self.findings.space.run.over_length is not OverLength.DROP:
-            return None
-        return next((s.name for s in self.stages if s.items.lengths_tokens[0] > length_tokens), None)
+    def empty_run(self, length_tokens: int) -> EmptyRun | None:
+        """Return why a limit leaves no run to project: a stage's every item is dropped, or all of its loss is lost.
+
+        A stage's loss has to be there where shares of the loss say how long stages go on.
+        """
+        if length_tokens not in self._empty_runs:
+            found = (self._emptied(stage, length_tokens) for stage in self.stages)
+            self._empty_runs[length_tokens] = next((empty for empty in found if empty), None)
+        return self._empty_runs[length_tokens]
+
+    def _emptied(self, stage: Stage, length_tokens: int) -> EmptyRun | None:
+        over = self.findings.space.run.over_length
+        if over is OverLength.DROP and stage.items.lengths_tokens[0] > length_tokens:
+            return EmptyRun(stage=stage.name, loses="is longer and would be dropped")
+        by_share = any(other.loss_share is not None for other in self.stages)
+        if by_share and stage.items.loss_tokens and not stage.items.limited(length_tokens, over)[0].loss_tokens:
+            return EmptyRun(stage=stage.name, loses="would lose all its loss-bearing tokens, which loss_share needs")
+        return None
 
     def _candidate(
         self,
@@ -123,7 +153,8 @@ class Grid:
         program = self.findings.programs.get(step)
         hours: Range | None = projection.hours if projection else None
         fit: Fit | None = memory.fit if memory else None
-        dropped = self.dropped_stage(length_tokens)
+        empty = self.empty_run(length_tokens)
+        unending = self._unending.get((flavour.name, step, length_tokens))
         return Candidate(
             flavour=flavour.name,
             step=self.labels[step],
@@ -133,7 +164,7 @@ class Grid:
             cost=projection.cost if projection else None,
             hours=hours,
             time_evidence=projection.evidence if projection else None,
-            no_time=f"every item of {dropped} is longer and would be dropped" if dropped else None,
+            no_time=f"every item of {empty.stage} {empty.loses}" if empty else unending,
             price_per_hour=terms_of(self.findings.space, flavour.usd_per_hour, flavour.gpu_count).price_per_hour,
             gpu_count=flavour.gpu_count,
             run_flops=run_flops(program, projection.work) if projection and program else None,

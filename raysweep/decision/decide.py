@@ -9,7 +9,7 @@ from cost.candidate import Candidate, Reason
 from cost.catalogue import Catalogue
 from cost.choose import Decision as Choice
 from cost.choose import RunBudget, choose
-from cost.domain import Flavour
+from cost.domain import Flavour, Origin
 from cost.frontier import BreakEven, TradeOff, break_even, frontier, trade_off
 from cost.money import Terms
 from cost.plan import RunPlan, Stage
@@ -41,6 +41,7 @@ def decide(
     at_least_tokens: int | None = None,
     budget: RunBudget | None = None,
     scale: Mapping[str, float] | None = None,
+    flavour: str | None = None,
 ) -> Decision:
     """Return what to rent for the run.
 
@@ -53,13 +54,14 @@ def decide(
         at_least_tokens: The shortest length limit that will do; by default the longest that any flavour fits.
         budget: Of the run.
         scale: Growth of the data by stage: 3 is three times its items.
+        flavour: The only one to decide about; by default all of the space and of the probes.
 
     Raises:
         ArtifactError: Nothing was probed, or there is no length to decide about.
-        InputError: A stage to grow is unknown.
+        InputError: A stage to grow, or the flavour, is unknown.
         CostError: The plan contradicts itself.
     """
-    grid = _grid(findings, catalogue, lengths, items, scale or {})
+    grid = _grid(findings, _flavours(findings, catalogue, flavour), lengths, items, scale or {})
     margin = findings.space.margin_share if margin_share is None else margin_share
     cells = grid.cells(margin)
     candidates = [cell.candidate for cell in cells]
@@ -92,7 +94,7 @@ def decide(
 
 def _grid(
     findings: Findings,
-    catalogue: Catalogue,
+    flavours: tuple[Flavour, ...],
     lengths: Sequence[int] | None,
     items: Mapping[str, Items] | None,
     scale: Mapping[str, float],
@@ -108,7 +110,7 @@ def _grid(
     steps = tuple(dict.fromkeys([*findings.space.steps, *(r.step for r in findings.records)]))
     return Grid(
         findings=findings,
-        flavours=_flavours(findings, catalogue),
+        flavours=flavours,
         labels=step_labels(steps),
         lengths=wanted,
         stages=_stages(findings, items, scale),
@@ -116,7 +118,7 @@ def _grid(
     )
 
 
-def _flavours(findings: Findings, catalogue: Catalogue) -> tuple[Flavour, ...]:
+def _flavours(findings: Findings, catalogue: Catalogue, only: str | None) -> tuple[Flavour, ...]:
     """Return the space's flavours, and those that were probed besides: a sweep may have been told to emulate them."""
     found = {choice.name: resolve(choice, catalogue) for choice in findings.space.flavours}
     for record in findings.records:
@@ -124,7 +126,14 @@ def _flavours(findings: Findings, catalogue: Catalogue) -> tuple[Flavour, ...]:
             memory_bytes = record.memory_cap_bytes or record.device_memory_bytes
             own = Flavour(name=record.flavour, provider=record.flavour.split("/")[0], memory_bytes=memory_bytes)
             found[record.flavour] = catalogue.flavours_by_name.get(record.flavour, own)
-    return tuple(found.values())
+    if only is None:
+        return tuple(found.values())
+    if only not in found:
+        raise InputError(
+            f"--flavour: expected one of the artifact's flavours ({', '.join(found)}); {only!r} came."
+            f"{nearest(only, found)}"
+        )
+    return (found[only],)
 
 
 def _stages(findings: Findings, items: Mapping[str, Items] | None, scale: Mapping[str, float]) -> tuple[Stage, ...]:
@@ -156,6 +165,7 @@ def _run_summary(findings: Findings, items: Mapping[str, Items], scale: Mapping[
             items=GENERATIONS,
             tokens=GENERATIONS * (prompt + new),
             longest_tokens=prompt + new,
+            generates=True,
         )
     if not items:
         return RunSummary(
@@ -234,16 +244,45 @@ def _notes(grid: Grid, cells: Sequence[Cell]) -> tuple[str, ...]:
         and cell.flavour.gpu_count == 1
         and (cell.memory.source is not Source.MEASURED or cell.flavour.name in emulated)
     }
-    return (*_dropped(grid), *bf16_notes(guessed.values(), grid.labels))
+    return (*_empty_runs(grid), *_currency(grid), *_padded_limits(grid), *bf16_notes(guessed.values(), grid.labels))
 
 
-def _dropped(grid: Grid) -> tuple[str, ...]:
-    """Say up to which length a limit leaves no item of a stage: such limits are the shortest ones."""
-    longest = {stage: length for length in grid.lengths if (stage := grid.dropped_stage(length))}
+def _empty_runs(grid: Grid) -> tuple[str, ...]:
+    """Say up to which length a limit leaves too little of a stage: such limits are the shortest ones."""
+    longest = {empty: length for length in grid.lengths if (empty := grid.empty_run(length))}
+    over = grid.findings.space.run.over_length
     return tuple(
-        f"With a limit of {length:,} tokens or less no run is projected: every item of {stage} is longer, and "
-        "run.over_length: drop leaves none."
-        for stage, length in longest.items()
+        f"With a limit of {length:,} tokens or less no run is projected: every item of {empty.stage} {empty.loses} "
+        f"(run.over_length: {over.value})."
+        for empty, length in longest.items()
+    )
+
+
+def _currency(grid: Grid) -> tuple[str, ...]:
+    """Say that prices of a list in USD are shown under another currency's label."""
+    run = grid.findings.space.run
+    prices = [price for flavour in grid.flavours if (price := flavour.price())]
+    if run.currency == "USD" or run.price_per_gpu_hour is not None or all(p.origin is Origin.USER for p in prices):
+        return ()
+    return (
+        f"Prices of the catalogue are in USD; run.currency labels them {run.currency} and converts nothing. "
+        f"Give run.price_per_gpu_hour, or your own prices, in {run.currency}.",
+    )
+
+
+def _padded_limits(grid: Grid) -> tuple[str, ...]:
+    """Say of which limits padding makes longer steps than those that memory is judged at."""
+    multiple = grid.findings.space.run.pad_to_multiple_tokens
+    if not grid.stages or grid.findings.space.run.packing is not None:
+        return ()
+    reach = max(stage.items.longest_tokens for stage in grid.stages)
+    padded = {limit: -(-min(limit, reach) // multiple) * multiple for limit in grid.lengths}
+    beyond = [limit for limit in grid.lengths if padded[limit] > limit]
+    if not beyond:
+        return ()
+    return (
+        f"run.pad_to_multiple pads items of up to {beyond[-1]:,} tokens to {padded[beyond[-1]]:,}, and memory is "
+        f"judged at {beyond[-1]:,}: name lengths that are multiples of {multiple:,}.",
     )
 
 

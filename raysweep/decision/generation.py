@@ -12,6 +12,7 @@ from cost.units import SECONDS_PER_HOUR
 from raysweep.decision.memory import from_record, preferred, tells_memory
 from raysweep.decision.model import Cell
 from raysweep.decision.outside import ALLOWANCE_BYTES, outside_of
+from raysweep.decision.plan import terms_of
 from raysweep.records import Mode, ProbeRecord, ProbeState, Source
 from raysweep.setting import StepSetting
 from raysweep.space import SearchSpace
@@ -56,7 +57,7 @@ def _cell(
     outside = outside_of(flavour, step, records, allowance_bytes=ALLOWANCE_BYTES["plain"])
     memory = from_record(mine[0], flavour, outside, margin_share=margin_share) if mine else None
     hours = next((found for record in mine if (found := _hours(record))), None)
-    price = flavour.usd_per_hour
+    price = terms_of(space, flavour.usd_per_hour, flavour.gpu_count).price_per_hour
     candidate = Candidate(
         flavour=flavour.name,
         step=label,

@@ -52,6 +52,8 @@ class RunSummary:
     tokens: int
     """Of one pass over every stage's items, before any length limit."""
     longest_tokens: int
+    generates: bool = False
+    """Whether it is of generations, not of training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

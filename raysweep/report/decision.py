@@ -83,7 +83,8 @@ def decision_page(decision: Decision) -> Page:
     notes = [Sentence(note, Tone.WARN) for note in decision.notes]
     blocks = [*_choice(decision), *notes, *_others(decision), *_longest(decision)]
     blocks += [*_frontier(decision), *_changes(decision)]
-    return Page(f"Where to fine-tune {decision.model}", tuple(blocks))
+    purpose = "run generations of" if decision.run.generates else "fine-tune"
+    return Page(f"Where to {purpose} {decision.model}", tuple(blocks))
 
 
 def _choice(decision: Decision) -> list[Block]:
@@ -91,17 +92,16 @@ def _choice(decision: Decision) -> list[Block]:
     if chosen is None:
         return [Sentence(no_choice(decision), Tone.BAD)]
     candidate = chosen.candidate
+    limit = "" if decision.run.generates else f"items of up to {candidate.length_tokens:,} tokens, "
     return [
-        Sentence(
-            f"Rent {candidate.flavour}: items of up to {candidate.length_tokens:,} tokens, {candidate.step}.", Tone.GOOD
-        ),
+        Sentence(f"Rent {candidate.flavour}: {limit}{candidate.step}.", Tone.GOOD),
         facts(
             [
                 ("the run", run_words(decision)),
                 ("cost", money_words(candidate.cost, decision.choice.currency, candidate.time_evidence)),
                 ("time", hours_words(candidate.hours, candidate.time_evidence)),
                 ("memory", _memory_words(chosen)),
-                ("price", _price_words(chosen)),
+                ("price", _price_words(decision, chosen)),
             ]
         ),
     ]
@@ -260,7 +260,10 @@ def _memory_words(cell: Cell) -> str:
     )
 
 
-def _price_words(cell: Cell) -> str:
+def _price_words(decision: Decision, cell: Cell) -> str:
+    own = cell.candidate.price_per_hour
+    if own is not None and own != cell.flavour.usd_per_hour:
+        return f"{own:,.2f} {decision.choice.currency} an hour, as run.price_per_gpu_hour says"
     price = cell.flavour.price()
     if price is None:
         return "none is known"

@@ -21,8 +21,9 @@ def no_choice(decision: Decision) -> str:
                 "Nothing that fits is sure to stay within the run's budget: it is held against the upper end of each "
                 "range. Raise it, or shorten the run."
             )
-        if all(candidate.no_time for candidate in candidates if candidate.fits):
-            return "Where anything fits, the length limit leaves nothing to train on: raise it, or truncate or split."
+        reasons = dict.fromkeys(candidate.no_time for candidate in candidates if candidate.fits)
+        if all(reasons):
+            return f"Where anything fits, no run is projected: {'; '.join(str(reason) for reason in reasons)}."
         return (
             "What fits has no known time or price: nothing can be chosen. Name a gpu_id and a price for the flavours."
         )

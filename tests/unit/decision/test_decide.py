@@ -22,6 +22,9 @@ from raysweep.decision.items import items_table, read_items_table
 from raysweep.decision.model import Decision
 from raysweep.errors import ArtifactError, InputError
 from raysweep.records import Mode, ProbeRecord, Source
+from raysweep.report.decision import decision_page
+from raysweep.report.text import page_text
+from raysweep.report.words import no_choice
 from raysweep.setting import StepSetting
 from raysweep.space import parse_space
 from raysweep.store import Artifact
@@ -279,8 +282,8 @@ def test_a_limit_that_drops_every_item_has_no_projection_and_says_why(tmp_path: 
     assert {cell.projection for cell in short} == {None}
     assert {cell.candidate.no_time for cell in short} == {"every item of data is longer and would be dropped"}
     assert decision.notes == (
-        "With a limit of 512 tokens or less no run is projected: every item of data is longer, and "
-        "run.over_length: drop leaves none.",
+        "With a limit of 512 tokens or less no run is projected: every item of data is longer and would be dropped "
+        "(run.over_length: drop).",
     )
 
 
@@ -295,6 +298,75 @@ def test_the_reason_why_such_a_limit_was_not_chosen_is_that_it_leaves_no_item(tm
 def test_limits_that_leave_some_items_of_every_stage_are_projected(tmp_path: Path) -> None:
     decision = _decide(gather([_artifact(tmp_path / "a", _records(), DROPPING)]), lengths=(1000, 4096))
     assert all(cell.projection for cell in decision.cells if cell.time_model)
+
+
+SHARES = (
+    SPACE.replace("lengths: [4096", "lengths: [512, 4096").split("data:")[0]
+    + "data: {stages: [{name: a, items: a.jsonl, loss_share: 40%}, {name: b, items: b.jsonl, epochs: 3}]}\n"
+)
+"""Of b's items only the last tokens bear loss, so that a limit of 512 cuts all of it off."""
+
+
+def _shares_decision(folder: Path, **options: Any) -> Decision:
+    records = [_probe("hf/a100-large", GPU, n, 8.0 * n / 4096) for n in (512, 4096)]
+    artifact = Artifact.create(folder, SHARES)
+    for one in records:
+        artifact.append(one)
+    artifact.write_items(items_table({"a": Items.of([400] * 90, [380] * 90), "b": Items.of([4000] * 9, [1000] * 9)}))
+    return _decide(gather([artifact]), **options)
+
+
+def test_a_limit_that_cuts_off_a_stages_loss_costs_the_longer_limits_nothing(tmp_path: Path) -> None:
+    decision = _shares_decision(tmp_path / "a")
+    assert decision.chosen is not None and decision.chosen.candidate.length_tokens == 4096
+    assert decision.notes == (
+        "With a limit of 512 tokens or less no run is projected: every item of b would lose all its loss-bearing "
+        "tokens, which loss_share needs (run.over_length: truncate).",
+    )
+
+
+def test_where_every_limit_cuts_off_a_stages_loss_the_answer_says_so(tmp_path: Path) -> None:
+    decision = _shares_decision(tmp_path / "a", lengths=(512,))
+    assert decision.chosen is None
+    assert no_choice(decision) == (
+        "Where anything fits, no run is projected: every item of b would lose all its loss-bearing tokens, which "
+        "loss_share needs."
+    )
+
+
+def test_a_flavour_too_slow_for_its_interruptions_leaves_the_faster_ones_to_choose_from(tmp_path: Path) -> None:
+    # The H200's run takes 1.3 hours and the A100's 4.4: with two interruptions an hour it would hardly end.
+    records = [_probe("hf/a100-large", GPU, 4096, 80.0), _probe("hf/h200", GPU, 4096, 24.0)]
+    text = SPACE.replace("{search: [gpu, cpu]}", "gpu") + "run: {spot: {interruptions_per_hour: 2}}\n"
+    decision = _decide(gather([_artifact(tmp_path / "a", records, text)]), lengths=(4096,))
+    assert decision.chosen is not None and decision.chosen.flavour.name == "hf/h200"
+    (a100,) = [cell.candidate for cell in decision.cells if cell.flavour.name == "hf/a100-large"]
+    assert a100.no_time is not None and a100.no_time.startswith("At 2 interruptions an hour, ")
+
+
+def test_one_flavour_alone_can_be_decided_about(findings: Findings) -> None:
+    decision = _decide(findings, flavour="hf/h200")
+    assert {cell.flavour.name for cell in decision.cells} == {"hf/h200"}
+
+
+def test_a_flavour_that_the_artifact_has_not_names_the_nearest(findings: Findings) -> None:
+    with pytest.raises(InputError, match=r"--flavour: expected one of .*'hf/h20' came\. Did you mean 'hf/h200'\?"):
+        _decide(findings, flavour="hf/h20")
+
+
+def test_prices_in_dollars_under_another_currencys_label_are_pointed_out(tmp_path: Path) -> None:
+    decision = _decide(gather([_artifact(tmp_path / "a", _records(), SPACE + "run: {currency: EUR}\n")]))
+    assert any(note.startswith("Prices of the catalogue are in USD") for note in decision.notes)
+    own = SPACE + "run: {currency: EUR, price_per_gpu_hour: 2}\n"
+    assert _decide(gather([_artifact(tmp_path / "b", _records(), own)])).notes == ()
+
+
+def test_limits_that_padding_goes_beyond_are_pointed_out(tmp_path: Path) -> None:
+    decision = _decide(gather([_artifact(tmp_path / "a", _records(), SPACE + "run: {pad_to_multiple: 3000}\n")]))
+    assert decision.notes == (
+        "run.pad_to_multiple pads items of up to 8,192 tokens to 9,000, and memory is judged at 8,192: name lengths "
+        "that are multiples of 3,000.",
+    )
 
 
 GENERATE = """
@@ -330,6 +402,20 @@ def test_generations_are_priced_by_the_thousand(tmp_path: Path) -> None:
     assert cost is not None
     assert (cost.low, cost.expected, cost.high) == pytest.approx((2.5 * 2.5, 10 / 3.6 * 2.5, 11 / 3.6 * 2.5))
     assert decision.choice.lost[0].reason is Reason.DEARER
+
+
+def test_generations_on_a_cluster_are_priced_by_its_own_price(tmp_path: Path) -> None:
+    text = GENERATE + "run: {currency: EUR, price_per_gpu_hour: 3.6}\n"
+    decision = _decide(gather([_artifact(tmp_path / "a", [_generation("hf/h200", (7.0,))], text)]))
+    assert decision.chosen is not None and decision.chosen.candidate.cost is not None
+    assert decision.chosen.candidate.cost.expected == pytest.approx(7.0)
+    assert "3.60 EUR an hour, as run.price_per_gpu_hour says" in page_text(decision_page(decision))
+
+
+def test_the_page_of_a_choice_for_generations_speaks_of_generations(tmp_path: Path) -> None:
+    decision = _decide(gather([_artifact(tmp_path / "a", [_generation("hf/h200", (7.0,))], GENERATE)]))
+    text = page_text(decision_page(decision))
+    assert "Where to run generations of qwen2.5-7b" in text and "fine-tune" not in text and "items of" not in text
 
 
 T4_SPACE = "model: qwen2.5-7b\nstep: {accumulation: 2}\nlengths: [4096]\nflavours: [hf/t4-small, hf/h200]"
