@@ -99,12 +99,14 @@ def _player(run: dict[str, Any]) -> Callable[[int | None], Replay]:
     setting = StepSetting.from_dict(run["step"])
     batches = micro_batches(tuple(max(tokens, 2) for tokens in lengths_of(run)), setting.micro_batch)
     padded = [max(batch) for batch in batches]
-    replayer = Replayer(model_program(run["model"], load_config(run["model"]), setting, padded))
+    uneven = [len(set(batch)) > 1 for batch in batches]
+    config = load_config(run["model"])
+    replayer = Replayer(model_program(run["model"], config, setting, padded, padded=any(uneven)))
     allocator = AllocatorSetting(**run.get("allocator", {}))
 
     def play(capacity_bytes: int | None) -> Replay:
         conditions = Conditions(allocator=allocator, capacity_bytes=capacity_bytes)
-        return replayer.run(padded, accumulation=setting.accumulation, conditions=conditions)
+        return replayer.run(padded, accumulation=setting.accumulation, conditions=conditions, padded=uneven)
 
     return play
 

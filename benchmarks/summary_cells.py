@@ -14,6 +14,7 @@ from raysweep.decision.verification import (
     Verification,
     capacity_bytes,
     needed_lengths,
+    padded_steps,
     verify,
 )
 from raysweep.errors import NotForecastError
@@ -155,11 +156,12 @@ def _verified(path: Path) -> Verification:
     reasons: dict[StepSetting, str] = {}
     for step, lengths in needed_lengths(records).items():
         config = load_config(records[0].model)
-        key = kept.program_key(config, step, lengths)
+        padded = step in padded_steps(records)
+        key = kept.program_key(config, step, lengths, padded=padded)
         program = kept.load(key)
         if program is None:
             try:
-                program = model_program(records[0].model, config, step, lengths)
+                program = model_program(records[0].model, config, step, lengths, padded=padded)
             except NotForecastError as error:
                 reasons[step] = str(error)
                 continue

@@ -70,7 +70,12 @@ class ForecastJob:
         rows = self.lengths or _doubling(most or LONGEST_TOKENS)
         reach = _reach(rows, stages, most or LONGEST_TOKENS, anywhere=not self.lengths)
         programs, refused = trace_programs(
-            space.model, space.steps, reach, trust_remote_code=space.trust_remote_code, quiet=quiet
+            space.model,
+            space.steps,
+            reach,
+            padded=any(stage.tokens.min() < stage.tokens.max() for stage in stages),
+            trust_remote_code=space.trust_remote_code,
+            quiet=quiet,
         )
         if not programs:
             raise NotForecastError(next(iter(refused.values())))

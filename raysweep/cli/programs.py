@@ -23,7 +23,13 @@ JOBS_VARIABLE = "RAYSWEEP_JOBS"
 
 
 def trace_programs(
-    model: str, steps: Iterable[StepSetting], lengths: Sequence[int], *, trust_remote_code: bool, quiet: bool
+    model: str,
+    steps: Iterable[StepSetting],
+    lengths: Sequence[int],
+    *,
+    padded: bool = False,
+    trust_remote_code: bool,
+    quiet: bool,
 ) -> tuple[dict[StepSetting, Program], dict[StepSetting, str]]:
     """Trace every step; return the programs, and for steps that cannot be traced the reason.
 
@@ -31,6 +37,7 @@ def trace_programs(
         model: as the space names it.
         steps: each traced over the whole range of lengths.
         lengths: tokens of one item.
+        padded: whether items differ in length, so that those of one micro-batch are padded.
         trust_remote_code: whether code that comes with the model may run.
         quiet: no word on stderr about what takes so long.
 
@@ -43,7 +50,7 @@ def trace_programs(
     from raysweep.trace.build import model_program
 
     config = load_config(model, trust_remote_code=trust_remote_code)
-    keys = {step: kept.program_key(config, step, lengths) for step in steps}
+    keys = {step: kept.program_key(config, step, lengths, padded=padded) for step in steps}
     found = {step: kept.load(key) for step, key in keys.items()}
     programs: dict[StepSetting, Program] = {}
     reasons: dict[StepSetting, str] = {}
@@ -60,7 +67,8 @@ def trace_programs(
             processes = stack.enter_context(ProcessPoolExecutor(jobs, mp_context=_context()))
         threads = stack.enter_context(ThreadPoolExecutor(len(wanted) if processes else 1))
         futures = {
-            step: threads.submit(model_program, model, config, step, lengths, executor=processes) for step in wanted
+            step: threads.submit(model_program, model, config, step, lengths, padded=padded, executor=processes)
+            for step in wanted
         }
         for step, program in found.items():
             try:

@@ -82,7 +82,12 @@ class SweepJob:
         if space.mode is Mode.GENERATE:
             return {}
         programs, reasons = trace_programs(
-            space.model, space.steps, space.lengths, trust_remote_code=space.trust_remote_code, quiet=quiet
+            space.model,
+            space.steps,
+            space.lengths,
+            padded=any(items.tokens.min() < items.tokens.max() for items in self.items.values()),
+            trust_remote_code=space.trust_remote_code,
+            quiet=quiet,
         )
         if reasons and self.devices.is_simulated:
             raise NotForecastError(next(iter(reasons.values())))

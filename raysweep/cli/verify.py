@@ -88,28 +88,35 @@ def _programs(
     findings: Findings, records: Sequence[ProbeRecord], *, retrace: bool, quiet: bool
 ) -> tuple[dict[StepSetting, Program], dict[StepSetting, str]]:
     """Return a program for each measured step, and for steps that cannot be traced the reason."""
-    from raysweep.decision.verification import needed_lengths
+    from raysweep.decision.verification import needed_lengths, padded_steps
 
     programs = {} if retrace else dict(findings.programs)
-    wanted: dict[tuple[int, ...], list[StepSetting]] = {}
+    padded = padded_steps(records)
+    wanted: dict[tuple[tuple[int, ...], bool], list[StepSetting]] = {}
     for step, lengths in needed_lengths(records).items():
-        if step not in programs or not all(programs[step].covers(length) for length in lengths):
-            wanted.setdefault(lengths, []).append(step)
+        if step not in programs or not _covers(programs[step], lengths, padded=step in padded):
+            wanted.setdefault((lengths, step in padded), []).append(step)
     reasons: dict[StepSetting, str] = {}
-    for lengths, steps in wanted.items():
-        traced, why_not = _trace(findings.space, steps, lengths, quiet=quiet)
+    for (lengths, is_padded), steps in wanted.items():
+        traced, why_not = _trace(findings.space, steps, lengths, padded=is_padded, quiet=quiet)
         programs |= traced
         reasons |= why_not
     return programs, reasons
 
 
+def _covers(program: Program, lengths: Sequence[int], *, padded: bool) -> bool:
+    return all(program.covers(n) and (not padded or program.covers(n, padded=True)) for n in lengths)
+
+
 def _trace(
-    space: SearchSpace, steps: Sequence[StepSetting], lengths: tuple[int, ...], *, quiet: bool
+    space: SearchSpace, steps: Sequence[StepSetting], lengths: tuple[int, ...], *, padded: bool, quiet: bool
 ) -> tuple[dict[StepSetting, Program], dict[StepSetting, str]]:
     if len(lengths) > 1:
         from raysweep.cli.programs import trace_programs
 
-        return trace_programs(space.model, steps, lengths, trust_remote_code=space.trust_remote_code, quiet=quiet)
+        return trace_programs(
+            space.model, steps, lengths, padded=padded, trust_remote_code=space.trust_remote_code, quiet=quiet
+        )
     # One length takes one trace: to start processes for it would take several times as long.
     from raysweep.errors import NotForecastError
     from raysweep.step.config import load_config
@@ -120,13 +127,13 @@ def _trace(
     programs: dict[StepSetting, Program] = {}
     reasons: dict[StepSetting, str] = {}
     for step in steps:
-        key = kept.program_key(config, step, lengths)
+        key = kept.program_key(config, step, lengths, padded=padded)
         program = kept.load(key)
         if program is None:
             if not quiet:
                 click.echo(f"Tracing a step of {space.model} at {lengths[0]:,} tokens …", err=True)
             try:
-                program = model_program(space.model, config, step, lengths)
+                program = model_program(space.model, config, step, lengths, padded=padded)
             except NotForecastError as error:
                 reasons[step] = str(error)
                 continue

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from raysweep.data.items import Counts
 from raysweep.errors import DataError
@@ -29,6 +30,17 @@ def micro_batches(tokens: Counts, micro_batch: int) -> Counts:
     """
     _at_least_one("a micro-batch", micro_batch)
     return np.maximum.reduceat(tokens, np.arange(0, tokens.size, micro_batch))
+
+
+def is_padded(tokens: Counts, micro_batch: int) -> NDArray[np.bool_]:
+    """Return of each micro-batch whether its items differ in length, so that some are padded; shape as above.
+
+    Raises:
+        DataError: the micro-batch is below 1.
+    """
+    _at_least_one("a micro-batch", micro_batch)
+    starts = np.arange(0, tokens.size, micro_batch)
+    return np.minimum.reduceat(tokens, starts) < np.maximum.reduceat(tokens, starts)
 
 
 def sort_by_length(tokens: Counts) -> Counts:

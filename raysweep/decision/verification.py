@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raysweep.data.batching import micro_batches
+from raysweep.data.batching import is_padded, micro_batches
+from raysweep.data.items import Counts
 from raysweep.decision.memory import OOM
 from raysweep.memory.conditions import (
     Conditions,
@@ -174,6 +175,15 @@ def needed_lengths(records: Iterable[ProbeRecord]) -> dict[StepSetting, tuple[in
     return {step: tuple(sorted(lengths)) for step, lengths in found.items()}
 
 
+def padded_steps(records: Iterable[ProbeRecord]) -> set[StepSetting]:
+    """Return the steps of which measured training probes had micro-batches in which an item was padded."""
+    return {
+        record.step
+        for record in records
+        if record.source is Source.MEASURED and _excluded(record) is None and any(_padded(record) or ())
+    }
+
+
 def capacity_bytes(record: ProbeRecord, given_outside_bytes: int | None) -> int:
     """Return what the allocator could reserve: the cap or the device, less what lives outside the allocator.
 
@@ -222,14 +232,24 @@ def _lengths(record: ProbeRecord) -> list[int]:
     """The padded lengths of a probe's micro-steps; of a probe of one length, that one."""
     if not record.item_tokens:
         return [max(record.length_tokens or 0, SHORTEST_ITEM_TOKENS)]
-    tokens = np.maximum(np.array(record.item_tokens, dtype=np.int64), SHORTEST_ITEM_TOKENS)
-    return [int(length) for length in micro_batches(tokens, record.step.micro_batch)]
+    return [int(length) for length in micro_batches(_item_tokens(record), record.step.micro_batch)]
+
+
+def _padded(record: ProbeRecord) -> list[bool] | None:
+    """Of each micro-step, whether an item of it was padded; None of a probe of one length."""
+    if not record.item_tokens:
+        return None
+    return [bool(padded) for padded in is_padded(_item_tokens(record), record.step.micro_batch)]
+
+
+def _item_tokens(record: ProbeRecord) -> Counts:
+    return np.maximum(np.array(record.item_tokens, dtype=np.int64), SHORTEST_ITEM_TOKENS)
 
 
 def _replay(record: ProbeRecord, replayer: Replayer, conditions: Conditions) -> Replay:
     lengths, accumulation = _lengths(record), record.step.accumulation
     if record.item_tokens:
-        return replayer.run(lengths, accumulation=accumulation, conditions=conditions)
+        return replayer.run(lengths, accumulation=accumulation, conditions=conditions, padded=_padded(record))
     return replayer.steady(lengths[0], accumulation=accumulation, conditions=conditions)
 
 

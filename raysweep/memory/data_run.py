@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from cost.verdict import Verdict
-from raysweep.data.batching import micro_batches
+from raysweep.data.batching import is_padded, micro_batches
 from raysweep.data.items import Counts
 from raysweep.memory.conditions import Conditions, cublas_workspace_bytes, possible_conditions
 from raysweep.memory.outcome import Moment, Replay
@@ -254,11 +254,15 @@ _EPOCH_DUST = 1e-9
 
 def _passes(stage: DataStage, micro_batch: int) -> Iterator[Pass]:
     """The stage's whole epochs, and the beginning of a last one that is not whole."""
-    lengths = [int(n) for n in micro_batches(stage.tokens, micro_batch)]
     # A number of epochs that was computed is not exact in binary: 2.9999999999 are 3.
     whole, rest = divmod(stage.epochs + _EPOCH_DUST, 1)
     if whole:
-        yield Pass(lengths=lengths, times=int(whole))
+        yield _pass(stage.tokens, micro_batch, times=int(whole))
     if rest > 2 * _EPOCH_DUST:
         items = math.ceil((rest - 2 * _EPOCH_DUST) * len(stage.tokens))
-        yield Pass(lengths=[int(n) for n in micro_batches(stage.tokens[:items], micro_batch)])
+        yield _pass(stage.tokens[:items], micro_batch)
+
+
+def _pass(tokens: Counts, micro_batch: int, times: int = 1) -> Pass:
+    lengths, padded = micro_batches(tokens, micro_batch), is_padded(tokens, micro_batch)
+    return Pass(lengths=[int(n) for n in lengths], padded=[bool(one) for one in padded], times=times)

@@ -8,7 +8,9 @@ A program is made from a few traces (``raysweep.trace``) and replayed at any len
 - *pieces*: ranges of lengths within which the micro-steps' events correspond one to one. Loading and the optimizer do
   not depend on the length;
 - *parts*: a micro-step with a chunked loss is cut at its chunks, so that the middle ones can be repeated for any number
-  of chunks.
+  of chunks;
+- *padded pieces*, where they were asked for: the same for micro-steps whose items differ in length, so that all but the
+  longest are padded and the model is given a mask. Their segments bear the same names, and leave what the others leave.
 
 Every size is a polynomial of the length: ``bytes = c0 + c1 L + c2 p + c3 L^2 + c4 R``, L the tokens of one item, p the
 tokens of the last, partial loss chunk, and R is L rounded up to ``GRAIN_TOKENS``. So are the operations that a segment
@@ -200,6 +202,8 @@ class Program:
     first_step: Segment
     step_segment: Segment
     pieces: tuple[Piece, ...]
+    padded_pieces: tuple[Piece, ...] = ()
+    """Of micro-steps in which an item is padded; none where those were not traced."""
     outside_kind: str = "plain"
     """Which allowance holds for memory outside the allocator: ``plain`` or ``linear-attention``."""
     notes: tuple[str, ...] = ()
@@ -208,30 +212,35 @@ class Program:
     kernels: dict[str, str] = field(default_factory=dict)
     """Which kernels were assumed: attention's path, for instance."""
 
-    def piece(self, length_tokens: int) -> Piece:
+    def piece(self, length_tokens: int, *, padded: bool = False) -> Piece:
         """Return the piece for a length.
+
+        Args:
+            length_tokens: of the longest item.
+            padded: whether an item of the micro-step is padded. Where such micro-steps were not traced, they are taken
+                for one of items that are all as long.
 
         Raises:
             KeyError: no piece covers it.
         """
-        for piece in self.pieces:
+        for piece in (*(self.padded_pieces if padded else ()), *self.pieces):
             if piece.covers(length_tokens):
                 return piece
         covered = ", ".join(f"{p.first_tokens} to {p.last_tokens}" for p in self.pieces)
         raise KeyError(f"the program of {self.model} covers lengths {covered}, not {length_tokens}")
 
-    def covers(self, length_tokens: int) -> bool:
-        """True where some piece covers the length."""
-        return any(p.covers(length_tokens) for p in self.pieces)
+    def covers(self, length_tokens: int, *, padded: bool = False) -> bool:
+        """True where some piece covers the length; padded: where one of micro-steps in which an item is padded does."""
+        return any(p.covers(length_tokens) for p in (self.padded_pieces if padded else self.pieces))
 
-    def segment(self, name: SegmentName, length_tokens: int) -> Segment:
-        """Return a segment, for micro-steps that of the length's piece."""
+    def segment(self, name: SegmentName, length_tokens: int, *, padded: bool = False) -> Segment:
+        """Return a segment, for micro-steps that of the length's piece; arguments as ``piece``'s."""
         fixed = {
             SegmentName.SETUP: self.setup,
             SegmentName.FIRST_STEP: self.first_step,
             SegmentName.STEP: self.step_segment,
         }
-        return fixed[name] if name in fixed else self.piece(length_tokens).segments[name]
+        return fixed[name] if name in fixed else self.piece(length_tokens, padded=padded).segments[name]
 
     def chunks(self, length_tokens: int) -> tuple[int, int]:
         """Return the number of loss chunks and the tokens of the last one; (1, 0) where the loss is not chunked."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,7 +24,23 @@ class Pass:
 
     lengths: Sequence[int]
     """Tokens of each micro-step's (padded) items."""
+    padded: Sequence[bool] | None = None
+    """Of each micro-step, whether an item of it is padded; None where none is."""
     times: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse columns that contradict each other.
+
+        Raises:
+            ValueError: not as many entries in ``padded`` as lengths.
+        """
+        if self.padded is not None and len(self.padded) != len(self.lengths):
+            raise ValueError(f"expected padded or not of {len(self.lengths)} micro-steps, found {len(self.padded)}")
+
+    @property
+    def micro_steps(self) -> Sequence[tuple[int, bool]]:
+        """Length of each micro-step, and whether an item of it is padded."""
+        return list(zip(self.lengths, self.padded or [False] * len(self.lengths), strict=True))
 
 
 _Played = tuple[Playable, int, int]
@@ -45,18 +61,26 @@ class Replayer:
         micro_steps = min(accumulation, 2)
         return self.run([length_tokens] * (STEADY_STEPS * micro_steps), accumulation=micro_steps, conditions=conditions)
 
-    def run(self, lengths: Sequence[int], *, accumulation: int, conditions: Conditions | None = None) -> Replay:
+    def run(
+        self,
+        lengths: Sequence[int],
+        *,
+        accumulation: int,
+        conditions: Conditions | None = None,
+        padded: Sequence[bool] | None = None,
+    ) -> Replay:
         """Play a run: one micro-step for each length, an optimizer step after every ``accumulation`` and at the end.
 
         Args:
             lengths: tokens of each micro-step's (padded) items.
             accumulation: micro-steps an optimizer step.
             conditions: the allocator's setting and capacity.
+            padded: of each micro-step, whether an item of it is padded; by default none is.
 
         Raises:
             KeyError: the program does not cover some length.
         """
-        return self.run_passes([Pass(lengths=lengths)], accumulation=accumulation, conditions=conditions)
+        return self.run_passes([Pass(lengths=lengths, padded=padded)], accumulation=accumulation, conditions=conditions)
 
     def run_passes(
         self,
@@ -82,14 +106,14 @@ class Replayer:
             KeyError: the program does not cover some length.
         """
         conditions = conditions or Conditions()
-        play = Play(self._room([n for p in passes for n in p.lengths]), conditions)
+        play = Play(self._room({one for p in passes for one in p.micro_steps}), conditions)
         played: list[_Played] = []
         for pass_index, one in enumerate(passes):
             left, retries = play.left(), play.heap.retries
             for time in range(one.times):
-                schedule = _schedule(one.lengths, accumulation, from_loading=pass_index == time == 0)
-                for name, length, micro_step in schedule:
-                    playable = self._playable(name, length)
+                schedule = _schedule(one.micro_steps, accumulation, from_loading=pass_index == time == 0)
+                for name, (length, padded), micro_step in schedule:
+                    playable = self._playable(name, length, padded=padded)
                     played.append((playable, micro_step, pass_index))
                     event = play.segment(playable, self.program.features(length), len(played) - 1)
                     if event is not None:
@@ -128,9 +152,9 @@ class Replayer:
         """Return how many events a micro-step has: what a replay's time hangs on."""
         return len(self._playable(SegmentName.MICRO, length_tokens).flat.op)
 
-    def _playable(self, name: SegmentName, length: int) -> Playable:
+    def _playable(self, name: SegmentName, length: int, *, padded: bool = False) -> Playable:
         program = self.program
-        segment = program.segment(name, length)
+        segment = program.segment(name, length, padded=padded)
         chunks = program.chunks(length)[0] if segment.is_cut else 1
         key = (name, id(segment), chunks)
         if key not in self._flats:
@@ -141,19 +165,19 @@ class Replayer:
     def _categories(self) -> NDArray[np.int8]:
         return np.array([label.category for label in self.program.labels], np.int8)
 
-    def _room(self, lengths: Sequence[int]) -> Room:
+    def _room(self, micro_steps: Iterable[tuple[int, bool]]) -> Room:
         names = [*SEGMENTS]
         objects, survivors, kept = 0, 0, 0
         # Within a piece the longest length has the most loss chunks, and so the most objects.
-        longest: dict[int, int] = {}
-        for length in set(lengths):
-            piece = self.program.piece(length)
-            longest[piece.first_tokens] = max(length, longest.get(piece.first_tokens, 0))
-        for length in longest.values():
+        longest: dict[tuple[int, bool], int] = {}
+        for length, padded in micro_steps:
+            key = self.program.piece(length, padded=padded).first_tokens, padded
+            longest[key] = max(length, longest.get(key, 0))
+        for (_, padded), length in longest.items():
             for name in names:
-                if name not in FIXED and name not in self.program.piece(length).segments:
+                if name not in FIXED and name not in self.program.piece(length, padded=padded).segments:
                     continue
-                flat = self._playable(name, length).flat
+                flat = self._playable(name, length, padded=padded).flat
                 objects = max(objects, flat.objects)
                 survivors = max(survivors, flat.survivors)
                 kept += flat.survivors
@@ -176,18 +200,18 @@ class Replayer:
 
 
 def _schedule(
-    lengths: Sequence[int], accumulation: int, *, from_loading: bool
-) -> Iterator[tuple[SegmentName, int, int]]:
-    """The segments of a pass in order, each with a length and the micro-step it belongs to."""
+    micro_steps: Sequence[tuple[int, bool]], accumulation: int, *, from_loading: bool
+) -> Iterator[tuple[SegmentName, tuple[int, bool], int]]:
+    """The segments of a pass in order, each with the micro-step it belongs to, as it is and by its number."""
     if from_loading:
-        yield SegmentName.SETUP, lengths[0] if lengths else 1, 0
-    for i, length in enumerate(lengths):
+        yield SegmentName.SETUP, micro_steps[0] if micro_steps else (1, False), 0
+    for i, micro_step in enumerate(micro_steps):
         first = from_loading and i < accumulation
         if from_loading and i == 0:
-            yield SegmentName.FIRST_MICRO, length, i
+            yield SegmentName.FIRST_MICRO, micro_step, i
         elif i % accumulation:
-            yield SegmentName.LATER_MICRO, length, i
+            yield SegmentName.LATER_MICRO, micro_step, i
         else:
-            yield SegmentName.MICRO, length, i
-        if i % accumulation == accumulation - 1 or i == len(lengths) - 1:
-            yield (SegmentName.FIRST_STEP if first else SegmentName.STEP), length, i
+            yield SegmentName.MICRO, micro_step, i
+        if i % accumulation == accumulation - 1 or i == len(micro_steps) - 1:
+            yield (SegmentName.FIRST_STEP if first else SegmentName.STEP), micro_step, i

@@ -60,10 +60,14 @@ PROGRAMS_SCHEMA = pa.schema(
         ("kernels", pa.string()),
         ("labels", pa.list_(_LABEL)),
         ("pieces", pa.list_(_PIECE)),
+        ("padded_pieces", pa.list_(_PIECE)),
         ("segments", pa.list_(_SEGMENT)),
     ]
 )
-"""``step``, ``versions`` and ``kernels`` are JSON objects; ``size`` and ``work`` hold rows of (1, L, p, L^2, R)."""
+"""``step``, ``versions`` and ``kernels`` are JSON objects; ``size`` and ``work`` hold rows of (1, L, p, L^2, R).
+
+A segment's ``piece`` counts the pieces, then the padded ones. Tables written before those were known lack their column.
+"""
 
 
 def table_of(programs: Iterable[Program]) -> pa.Table:
@@ -95,7 +99,7 @@ def _row(program: Program) -> dict[str, Any]:
             (SegmentName.STEP, program.step_segment),
         )
     ]
-    for number, piece in enumerate(program.pieces):
+    for number, piece in enumerate((*program.pieces, *program.padded_pieces)):
         segments += [_segment_row(number, name, segment) for name, segment in piece.segments.items()]
     return {
         "model": program.model,
@@ -109,16 +113,18 @@ def _row(program: Program) -> dict[str, Any]:
             {"category": label.category.name.lower(), "phase": label.phase, "layer": label.layer, "op": label.op}
             for label in program.labels
         ],
-        "pieces": [
-            {
-                "first_tokens": piece.first_tokens,
-                "last_tokens": piece.last_tokens,
-                "host_block": piece.host_block.tolist(),
-                "host_blocks": piece.host_blocks,
-            }
-            for piece in program.pieces
-        ],
+        "pieces": [_piece_row(piece) for piece in program.pieces],
+        "padded_pieces": [_piece_row(piece) for piece in program.padded_pieces],
         "segments": segments,
+    }
+
+
+def _piece_row(piece: Piece) -> dict[str, Any]:
+    return {
+        "first_tokens": piece.first_tokens,
+        "last_tokens": piece.last_tokens,
+        "host_block": piece.host_block.tolist(),
+        "host_blocks": piece.host_blocks,
     }
 
 
@@ -141,6 +147,8 @@ def _program(row: dict[str, Any]) -> Program:
     fixed = segments[_FIXED]
     for segment in (s for named in segments.values() for s in named.values()):
         _check(segment, labels=len(row["labels"]))
+    rows = [*row["pieces"], *(row.get("padded_pieces") or ())]
+    pieces = tuple(_piece(piece, segments[number]) for number, piece in enumerate(rows))
     return Program(
         model=row["model"],
         step=StepSetting.from_dict(json.loads(row["step"])),
@@ -154,20 +162,22 @@ def _program(row: dict[str, Any]) -> Program:
         setup=fixed[SegmentName.SETUP],
         first_step=fixed[SegmentName.FIRST_STEP],
         step_segment=fixed[SegmentName.STEP],
-        pieces=tuple(
-            Piece(
-                first_tokens=piece["first_tokens"],
-                last_tokens=piece["last_tokens"],
-                segments=segments[number],
-                host_block=np.array(piece["host_block"], np.float64),
-                host_blocks=piece["host_blocks"],
-            )
-            for number, piece in enumerate(row["pieces"])
-        ),
+        pieces=pieces[: len(row["pieces"])],
+        padded_pieces=pieces[len(row["pieces"]) :],
         outside_kind=row["outside_kind"],
         notes=tuple(row["notes"] or ()),
         versions=json.loads(row["versions"]),
         kernels=json.loads(row["kernels"]),
+    )
+
+
+def _piece(row: dict[str, Any], segments: dict[SegmentName, Segment]) -> Piece:
+    return Piece(
+        first_tokens=row["first_tokens"],
+        last_tokens=row["last_tokens"],
+        segments=segments,
+        host_block=np.array(row["host_block"], np.float64),
+        host_blocks=row["host_blocks"],
     )
 
 

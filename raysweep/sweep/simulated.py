@@ -121,7 +121,12 @@ class SimulatedRunner:
         )
         replayer = self._replayers.setdefault(request.step, Replayer(program))
         if request.item_tokens:
-            return replayer.run(lengths, accumulation=request.step.accumulation, conditions=conditions)
+            return replayer.run(
+                lengths,
+                accumulation=request.step.accumulation,
+                conditions=conditions,
+                padded=_padded_micro_steps(request),
+            )
         return replayer.steady(lengths[0], accumulation=request.step.accumulation, conditions=conditions)
 
     def _measurement(
@@ -165,3 +170,9 @@ def _micro_step_lengths(request: ProbeRequest) -> list[int]:
         return [] if request.length_tokens is None else [request.length_tokens]
     size, items = request.step.micro_batch, request.item_tokens
     return [max(items[i : i + size]) for i in range(0, len(items), size)]
+
+
+def _padded_micro_steps(request: ProbeRequest) -> list[bool]:
+    """Return of each micro-step of a request of items whether one of them is padded."""
+    size, items = request.step.micro_batch, request.item_tokens
+    return [len(set(items[i : i + size])) > 1 for i in range(0, len(items), size)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, Executor
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from raysweep.memory.program import (
     FEATURES,
     GRAIN_TOKENS,
     MICRO_SEGMENTS,
+    Category,
     LabelTable,
     Piece,
     Program,
@@ -21,9 +23,9 @@ from raysweep.memory.program import (
     SegmentName,
     features,
 )
-from raysweep.setting import Loss, StepSetting
+from raysweep.setting import Attention, Loss, StepSetting
 from raysweep.trace.compose import MismatchError, SizeMismatchError, compose_segment, fit
-from raysweep.trace.ownership import check_repeats, is_alike
+from raysweep.trace.ownership import Ownership, check_repeats, is_alike
 from raysweep.trace.tracing import Recording, check_can_trace, trace, traced_model
 from raysweep.versions import package_versions
 
@@ -44,6 +46,7 @@ def model_program(
     setting: StepSetting,
     lengths: Sequence[int],
     *,
+    padded: bool = False,
     executor: Executor | None = None,
 ) -> Program:
     """Trace a step and return its program, valid from the shortest to the longest of ``lengths``.
@@ -53,6 +56,8 @@ def model_program(
         config: of a causal language model.
         setting: the step.
         lengths: tokens of one item; a single length takes a single trace.
+        padded: trace the micro-steps in which items are padded, too. Where their trace does not succeed, a note of the
+            program says so, and padded micro-steps are taken for others.
         executor: where to run the traces, side by side if it has several processes; by default here, one after another.
 
     Raises:
@@ -64,7 +69,8 @@ def model_program(
     longest = max(SHORTEST_TOKENS, *lengths)
     tracer = _Tracer(model, config, setting, executor)
     try:
-        return tracer.program(tracer.pieces(shortest, longest))
+        program = tracer.program(tracer.pieces(shortest, longest))
+        return _with_padded(program, tracer, shortest, longest) if padded and setting.micro_batch > 1 else program
     except MismatchError as error:
         raise NotForecastError(
             f"The forecast expects a step that does the same at neighbouring lengths; this model's does not ({error}). "
@@ -81,11 +87,68 @@ def model_program(
         ) from error
 
 
+def _with_padded(program: Program, plain: _Tracer, shortest: int, longest: int) -> Program:
+    """Add the padded pieces, or a note where they cannot be had."""
+    setting = plain.setting
+    if setting.attention is Attention.FLASH:
+        return _left_out(program, "flash-attn packs their tokens, so that memory hangs on each item's length", None)
+    tracer = _Tracer(plain.name, plain.config, setting, plain.executor, padded=True)
+    tracer.table = plain.table
+    try:
+        pieces = tracer.pieces(shortest, longest)
+        _check_same_left(plain, tracer)
+    except (NotForecastError, MismatchError) as error:
+        return _left_out(program, str(error), longest)
+    except (RaysweepError, BrokenExecutor):
+        raise
+    except Exception as error:
+        # A model's own code may ask a mask for its values, which a trace has not.
+        return _left_out(program, f"{type(error).__name__}: {error}".strip().splitlines()[0], longest)
+    kernels = program.kernels | {f"padded {name}": kernel for name, kernel in tracer.kernels.items()}
+    return replace(program, padded_pieces=tuple(pieces), labels=tracer.table.labels(), kernels=kernels)
+
+
+def _left_out(program: Program, why: str, longest: int | None) -> Program:
+    mask = ""
+    if longest is not None:
+        gigabytes = program.step.micro_batch * longest**2 / 1e9
+        mask = f" Their boolean mask alone takes {gigabytes:.3f} GB at {longest:,} tokens."
+    note = f"Micro-batches of items that differ in length are forecast as if none were padded ({why}).{mask}"
+    return replace(program, notes=(*program.notes, note))
+
+
+def _check_same_left(plain: _Tracer, padded: _Tracer) -> None:
+    """Refuse padded micro-steps that leave other gradients than plain ones: the optimizer's step frees either.
+
+    Raises:
+        MismatchError: they do.
+    """
+    for name in (SegmentName.FIRST_MICRO, SegmentName.MICRO):
+        left = []
+        for tracer in (plain, padded):
+            recording = next(iter(tracer.recordings.values()))
+            numbers = Ownership(recording).survivors[name]
+            categories = [recording.labels[label].category for label in recording.label[numbers]]
+            sizes = recording.nbytes[numbers].tolist()
+            left.append([(c, n if c is Category.GRADIENTS else 0) for c, n in zip(categories, sizes, strict=True)])
+        if left[0] != left[1]:
+            raise MismatchError("padded micro-steps leave other tensors behind")
+
+
 class _Tracer:
     """Traces of one step, each length once."""
 
-    def __init__(self, model: str, config: PretrainedConfig, setting: StepSetting, executor: Executor | None) -> None:
+    def __init__(
+        self,
+        model: str,
+        config: PretrainedConfig,
+        setting: StepSetting,
+        executor: Executor | None,
+        *,
+        padded: bool = False,
+    ) -> None:
         self.name, self.config, self.setting, self.executor = model, config, setting, executor
+        self.padded = padded
         self.model: PeftModel | None = None
         """Built once, where the traces run here and a model may be used again."""
         self.all_whole = False
@@ -139,11 +202,11 @@ class _Tracer:
         whole = [self.all_whole or (not self.recordings and place == 0) for place in range(len(missing))]
         if self.executor is None:
             if not self.all_whole:
-                self.model = self.model or traced_model(self.config, self.setting)
-            run = partial(trace, self.config, self.setting, model=self.model)
+                self.model = self.model or traced_model(self.config, self.setting, padded=self.padded)
+            run = partial(trace, self.config, self.setting, padded=self.padded, model=self.model)
             found = [run(n, whole=w) for n, w in zip(missing, whole, strict=True)]
         else:
-            run = partial(trace, self.config, self.setting)
+            run = partial(trace, self.config, self.setting, padded=self.padded)
             futures = [self.executor.submit(run, n, whole=w) for n, w in zip(missing, whole, strict=True)]
             found = [f.result() for f in futures]
         for recording in found:
@@ -178,6 +241,11 @@ class _Tracer:
             host_blocks=len(blocks[0]),
         )
 
+    @property
+    def kernels(self) -> dict[str, str]:
+        """Which kernels the traces assume."""
+        return next(iter(self.recordings.values())).kernels
+
     def program(self, pieces: Sequence[Piece]) -> Program:
         """Put the pieces together with loading and the optimizer, which are the same at every length."""
         text = self.config.get_text_config()
@@ -198,7 +266,7 @@ class _Tracer:
             step_segment=step,
             pieces=tuple(pieces),
             versions=package_versions(),
-            kernels=recordings[0].kernels,
+            kernels=self.kernels,
         )
 
 

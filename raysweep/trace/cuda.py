@@ -27,13 +27,18 @@ TRACED_ATTENTION = "raysweep_traced"
 
 
 @contextmanager
-def cuda_paths(recorder: Recorder) -> Iterator[None]:
+def cuda_paths(recorder: Recorder, *, padded: bool = False) -> Iterator[None]:
     """Within, torch and transformers act as they would on CUDA.
 
     Dropout keeps what CUDA's keeps, gradients are clipped by ``foreach`` operations, and fused attention is known to
     transformers as ``TRACED_ATTENTION``.
+
+    Args:
+        recorder: told of work that no operation shows.
+        padded: whether some token of a micro-batch is padding, so that attention needs transformers' mask.
     """
     from transformers import AttentionInterface, masking_utils
+    from transformers.integrations.sdpa_attention import repeat_kv
 
     def attention(  # noqa: PLR0917  transformers' own signature
         module: torch.nn.Module,
@@ -45,20 +50,34 @@ def cuda_paths(recorder: Recorder) -> Iterator[None]:
         scaling: float | None = None,
         **_: Any,
     ) -> tuple[torch.Tensor, None]:
-        out = _FusedAttention.apply(query, key, value, recorder)  # type: ignore[no-untyped-call]  # torch's own
+        if padded and attention_mask is not None:
+            # transformers gives SDPA a mask and grouped heads never at once (``use_gqa_in_sdpa``).
+            groups = query.shape[1] // key.shape[1]
+            key, value = repeat_kv(key, groups), repeat_kv(value, groups)
+            out = _masked_attention(query, key, value, attention_mask, recorder)
+        else:
+            out = _FusedAttention.apply(query, key, value, None, recorder)  # type: ignore[no-untyped-call]  # torch's
         return out.transpose(1, 2).contiguous(), None
 
     def no_mask(*_: Any, **__: Any) -> None:
         return None
 
+    def not_all(tokens: torch.Tensor) -> bool:
+        _ = tokens.sum() == tokens.numel()
+        return False
+
     AttentionInterface.register(TRACED_ATTENTION, attention)
-    masking_utils.AttentionMaskInterface.register(TRACED_ATTENTION, no_mask)
+    mask = masking_utils.sdpa_mask if padded else no_mask
+    masking_utils.AttentionMaskInterface.register(TRACED_ATTENTION, mask)
     with ExitStack() as replaced:
         replaced.enter_context(_replaced(functional, "dropout", _cuda_dropout))
         replaced.enter_context(_replaced(clip_grad, "_device_has_foreach_support", lambda _: True))
         if hasattr(masking_utils, "find_packed_sequence_indices"):
             # transformers asks the position ids whether several items are packed into one; a step's items are not.
             replaced.enter_context(_replaced(masking_utils, "find_packed_sequence_indices", no_mask))
+        if padded and hasattr(masking_utils, "fast_all"):
+            # transformers asks the padding mask whether no token is padded: with a mask, one is.
+            replaced.enter_context(_replaced(masking_utils, "fast_all", not_all))
         yield
 
 
@@ -72,15 +91,20 @@ def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
         setattr(module, name, old)
 
 
-def traced_attention(setting: StepSetting, config: PretrainedConfig) -> tuple[str, str]:
+def traced_attention(setting: StepSetting, config: PretrainedConfig, *, padded: bool = False) -> tuple[str, str]:
     """Return transformers' name of the attention to trace, and the kernel that it stands for.
 
     CUDA's SDPA takes a fused kernel (flash or cuDNN) for half precision. For fp32 it takes the math path where heads
     are grouped, as seen on an H200 with torch 2.11; otherwise the memory-efficient kernel, whose memory is that of
-    the fused ones.
+    the fused ones. With a mask, heads are never grouped: half precision takes cuDNN's kernel on chips of compute
+    capability 9 and 10 and the memory-efficient one on others, fp32 the latter; both are given the mask as a bias.
+
+    Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, select_sdp_backend.
     """
     if setting.attention is Attention.EAGER:
         return "eager", "eager"
+    if padded:
+        return TRACED_ATTENTION, "sdpa: fused kernel with a bias"
     text = config.get_text_config()
     grouped = getattr(text, "num_key_value_heads", None) not in (None, text.num_attention_heads)
     half = setting.weights is not Weights.FP32 or setting.autocast
@@ -97,24 +121,51 @@ def _cuda_dropout(x: torch.Tensor, p: float = 0.5, training: bool = True, inplac
     return torch.native_dropout(x, p, True)[0] if training and p else x
 
 
-class _FusedAttention(torch.autograd.Function):
-    """FlashAttention 2 inside torch.
+def _masked_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, recorder: Recorder
+) -> torch.Tensor:
+    """SDPA with a mask: one that is boolean becomes a bias in the query's dtype, which the backward pass needs again.
 
-    Source: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_fwd and mha_bwd.
+    Left out: the memory-efficient kernel copies the bias where its rows are not aligned to a few elements.
+
+    Source: aten/src/ATen/native/transformers/attention.cpp, convert_boolean_attn_mask.
+    """
+    bias = mask
+    if mask.dtype is torch.bool:
+        bias = torch.where(mask, 0.0, query.new_full((), float("-inf")))
+    out: torch.Tensor = _FusedAttention.apply(query, key, value, bias, recorder)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _FusedAttention(torch.autograd.Function):
+    """FlashAttention 2 inside torch; with a bias cuDNN's or the memory-efficient kernel, which keep the same and it.
+
+    Source: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_fwd and mha_bwd; for the bias
+    tools/autograd/derivatives.yaml, _scaled_dot_product_cudnn_attention and _scaled_dot_product_efficient_attention.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, recorder: Recorder
+    def forward(  # noqa: PLR0917  torch passes them by their places
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        bias: torch.Tensor | None,
+        recorder: Recorder,
     ) -> torch.Tensor:
-        """query: (items, heads, length, width); key and value may have fewer heads."""
+        """query: (items, heads, length, width); key and value may have fewer heads.
+
+        bias: (items, 1, length, length), or None where no item is padded.
+        """
         items, heads, length, width = query.shape
         out = query.new_empty(items, length, heads, width)
         log_sum_exp = query.new_empty(items, heads, length, dtype=torch.float32)
         seed, offset = query.new_empty(2, dtype=torch.int64), query.new_empty(1, dtype=torch.int64)
-        ctx.save_for_backward(query, key, value, out, log_sum_exp, seed, offset)
+        ctx.save_for_backward(query, key, value, out, log_sum_exp, seed, offset, *([] if bias is None else [bias]))
         ctx.recorder = recorder
-        recorder.add_work(Work.ATTENTION_FLOPS, causal_flops(query, key, products=2))
+        # A kernel that is given a bias cannot know that half of it masks everything.
+        ctx.halves = 1 if bias is None else 2
+        recorder.add_work(Work.ATTENTION_FLOPS, ctx.halves * causal_flops(query, key, products=2))
         return out.transpose(1, 2)
 
     @staticmethod
@@ -133,8 +184,8 @@ class _FusedAttention(torch.autograd.Function):
             expanded = [query.new_empty(items, key.shape[2], heads, width) for _ in range(2)]
             del expanded
         del softmax_sums, accumulator
-        ctx.recorder.add_work(Work.ATTENTION_FLOPS, causal_flops(query, key, products=5))
-        return grad_query.transpose(1, 2), grad_key.transpose(1, 2), grad_value.transpose(1, 2), None
+        ctx.recorder.add_work(Work.ATTENTION_FLOPS, ctx.halves * causal_flops(query, key, products=5))
+        return grad_query.transpose(1, 2), grad_key.transpose(1, 2), grad_value.transpose(1, 2), None, None
 
 
 def causal_flops(query: torch.Tensor, key: torch.Tensor, *, products: int) -> float:

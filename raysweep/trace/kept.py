@@ -26,12 +26,19 @@ _ROOMS = ("setting.py", "memory", "step", "trace")
 """What decides a program, under the package's folder."""
 
 
-def program_key(config: PretrainedConfig, setting: StepSetting, lengths: Sequence[int]) -> str:
-    """Return a digest of all that a program hangs on: config, setting, range of lengths, packages and our own code."""
+def program_key(config: PretrainedConfig, setting: StepSetting, lengths: Sequence[int], *, padded: bool = False) -> str:
+    """Return a digest of all that a program hangs on: config, setting, range of lengths, packages and our own code.
+
+    Args:
+        config: the model's.
+        setting: the step.
+        lengths: as ``model_program``'s.
+        padded: likewise.
+    """
     parts = [
         config.to_json_string(use_diff=False),
         json.dumps(setting.to_dict(), sort_keys=True),
-        f"{min(lengths)}-{max(lengths)}",
+        f"{min(lengths)}-{max(lengths)}{' padded' if padded and setting.micro_batch > 1 else ''}",
         json.dumps(package_versions(), sort_keys=True),
         _code(),
     ]

@@ -71,14 +71,14 @@ def check_can_trace(setting: StepSetting, config: PretrainedConfig) -> None:
         )
 
 
-def traced_model(config: PretrainedConfig, setting: StepSetting) -> PeftModel:
-    """Return a model to trace, of shapes alone, with CUDA's attention.
+def traced_model(config: PretrainedConfig, setting: StepSetting, *, padded: bool = False) -> PeftModel:
+    """Return a model to trace, of shapes alone, with CUDA's attention; padded: that of micro-batches with a mask.
 
     Raises:
         NotForecastError: the setting names what the trace does not model.
     """
     check_can_trace(setting, config)
-    attention, _ = traced_attention(setting, config)
+    attention, _ = traced_attention(setting, config, padded=padded)
     model = build(config, setting, device="meta")
     base = base_of(model)
     # A composite model's text part has a config of its own.
@@ -93,6 +93,7 @@ def trace(
     length_tokens: int,
     *,
     whole: bool = True,
+    padded: bool = False,
     model: PeftModel | None = None,
 ) -> Recording:
     """Run the micro-steps of two optimizer steps on tensors without storage and return their events.
@@ -102,23 +103,24 @@ def trace(
     Args:
         config: of a causal language model.
         setting: the step.
-        length_tokens: tokens of each item.
+        length_tokens: tokens of each item, with its padding.
         whole: whether to trace the optimizer's steps too, which are the same at every length, and the micro-step after
             them; else that one is taken to do what the first one did.
-        model: what ``traced_model`` returns for this config and setting, to be used again; by default it is built.
+        padded: whether some item of each micro-batch is padded, so that the model is given a mask.
+        model: what ``traced_model`` returns for the same arguments, to be used again; by default it is built.
 
     Raises:
         NotForecastError: the setting names what the trace does not model.
     """
-    model = model or traced_model(config, setting)
-    _, kernel = traced_attention(setting, config)
+    model = model or traced_model(config, setting, padded=padded)
+    _, kernel = traced_attention(setting, config, padded=padded)
     recorder = Recorder()
     # A collection in the middle of a step would move frees; the step itself frees by reference counts, as on a device.
-    with _no_gc(), cuda_paths(recorder), recorder:
+    with _no_gc(), cuda_paths(recorder, padded=padded), recorder:
         _load(model, setting, recorder)
         recorder.end(SegmentName.SETUP)
         with _layers_known(model, recorder):
-            _run(model, setting, length_tokens, recorder, whole=whole)
+            _run(model, setting, length_tokens, recorder, whole=whole, padded=padded)
     return Recording(
         length_tokens=length_tokens,
         segments=recorder.segments,
@@ -205,7 +207,7 @@ class _CountingHostStore:
         return torch.empty(handle[0], dtype=handle[1], device=DEVICE)
 
 
-def _run(model: PeftModel, setting: StepSetting, length: int, recorder: Recorder, *, whole: bool) -> None:
+def _run(model: PeftModel, setting: StepSetting, length: int, recorder: Recorder, *, whole: bool, padded: bool) -> None:
     host = _CountingHostStore(recorder) if setting.checkpointing is Checkpointing.CPU else None
     training = TrainingStep(model, setting, observer=recorder, host_store=host)
 
@@ -213,7 +215,11 @@ def _run(model: PeftModel, setting: StepSetting, length: int, recorder: Recorder
         # The tokens are the micro-step's own: they come before the step says that its forward pass begins.
         recorder.phase(Phase.FORWARD)
         ids = torch.zeros((setting.micro_batch, length), dtype=torch.int64, device=DEVICE)
-        training.micro_step(ids, ids)
+        if padded:
+            # Padding has no label: the labels are no longer the tokens themselves.
+            training.micro_step(ids, torch.zeros_like(ids), torch.zeros_like(ids))
+        else:
+            training.micro_step(ids, ids)
 
     def gradients_known() -> None:
         for parameter in training.trained:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysweep.data import bucket_by_length, micro_batches, pad_to_multiple, sort_by_length
+from raysweep.data.batching import is_padded
 from raysweep.errors import DataError
 
 LENGTHS = st.lists(st.integers(1, 500), min_size=1, max_size=60).map(lambda n: np.array(n, dtype=np.int64))
@@ -27,6 +28,12 @@ def test_padding_never_makes_more_distinct_lengths(lengths: np.ndarray, multiple
 def test_a_micro_batch_is_as_long_as_its_longest_item(lengths: np.ndarray, size: int) -> None:
     expected = [max(lengths[i : i + size]) for i in range(0, len(lengths), size)]
     assert micro_batches(lengths, size).tolist() == expected
+
+
+@given(LENGTHS, st.integers(1, 8))
+def test_a_micro_batch_is_padded_where_its_items_differ(lengths: np.ndarray, size: int) -> None:
+    expected = [len(set(lengths[i : i + size].tolist())) > 1 for i in range(0, len(lengths), size)]
+    assert is_padded(lengths, size).tolist() == expected
 
 
 @given(LENGTHS, st.integers(1, 8))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from handmade import GB, MIB, card, program
@@ -47,6 +49,23 @@ def test_of_a_micro_batch_the_longest_item_is_named() -> None:
     step = StepSetting(micro_batch=2, accumulation=1)
     fit = _run([100, 300, 1500, 200, 900], step=step).fit(card("lab/a", 2300 * MIB), margin_share=0.0)
     assert (fit.fails_at_item, fit.fails_at_tokens) == (2, 1500)
+
+
+def test_a_micro_batch_is_played_as_padded_where_its_items_differ() -> None:
+    step = StepSetting(micro_batch=2, accumulation=1)
+    # Padded, a token takes two MiB; in a micro-batch of items that are all as long, one.
+    both = replace(program(step=step), padded_pieces=program(((2, 4096, 2 * MIB),)).pieces)
+    peaks = [
+        DataRun(both, [_stage(tokens)], PLAIN).peaks().peak_allocated_bytes
+        for tokens in ([500, 500, 900, 900], [500, 900, 900, 500], [500, 500, 499, 500])
+    ]
+    # Weights, a gradient and the optimizer's state take 1,072 MiB, and cuBLAS nothing here.
+    assert peaks == [(1072 + 900) * MIB, (1072 + 1800) * MIB, (1072 + 1000) * MIB]
+
+
+def test_a_pass_says_of_each_micro_step_whether_it_is_padded() -> None:
+    with pytest.raises(ValueError, match="padded or not of 2 micro-steps, found 1"):
+        Pass(lengths=[3, 4], padded=[True])
 
 
 def test_an_item_is_named_by_its_place_in_the_file() -> None:

@@ -31,7 +31,8 @@ def varied_runs() -> dict[str, dict[str, Any]]:
     return {run["plan"]["name"]: run for run in map(json.loads, lines)}
 
 
-def program_of(model: str, step: StepSetting, lengths: list[int]) -> Program:
+def program_of(model: str, step: StepSetting, lengths: list[int], *, padded: bool = False) -> Program:
     """Trace a step of a model, whose shape may lie in the repository."""
     path = ROOT / model
-    return model_program(model, load_config(str(path) if path.exists() else model), step, lengths)
+    config = load_config(str(path) if path.exists() else model)
+    return model_program(model, config, step, lengths, padded=padded)

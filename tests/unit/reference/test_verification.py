@@ -12,7 +12,7 @@ from reference_files import REFERENCE, ROOT, records_of
 
 from raysweep.cli.app import app
 from raysweep.cli.edge import Exit
-from raysweep.decision.verification import Verification, capacity_bytes, merge, needed_lengths, verify
+from raysweep.decision.verification import Verification, capacity_bytes, merge, needed_lengths, padded_steps, verify
 from raysweep.memory.program import Program
 from raysweep.memory.table import programs_of
 from raysweep.records import Mode, ProbeRecord, ProbeState, Prune
@@ -125,6 +125,14 @@ def test_a_program_is_needed_at_the_padded_lengths_of_what_is_compared() -> None
     step = dataclasses.replace(program().step, micro_batch=2)
     records = [completed(step=step, item_tokens=(3, 9, 1, 1, 5)), completed(step=step, mode=Mode.GENERATE)]
     assert needed_lengths(records) == {step: (2, 5, 9)}
+
+
+def test_padded_steps_are_those_whose_items_differ_within_a_micro_batch() -> None:
+    two, four = (dataclasses.replace(program().step, micro_batch=size) for size in (2, 4))
+    items = (5, 5, 9, 9)
+    records = [completed(step=step, item_tokens=items) for step in (program().step, two, four)]
+    assert padded_steps(records) == {four}
+    assert padded_steps([completed(step=four)]) == set()
 
 
 def test_the_worst_of_all_artifacts_comes_first() -> None:
