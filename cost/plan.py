@@ -141,7 +141,8 @@ def work_of(plan: RunPlan) -> tuple[StageWork, ...]:
     result = []
     for stage, (items, lost), n, loss in zip(plan.stages, cut, epochs, losses, strict=True):
         batches = arrange(
-            items.padded(plan.pad_to_multiple_tokens),
+            # Packed items lie side by side in sequences of one length: only that one could be padded.
+            items if plan.packing else items.padded(plan.pad_to_multiple_tokens),
             micro_batch=plan.micro_batch,
             sorted_by_length=plan.sorted_by_length,
             packing=plan.packing,

@@ -53,6 +53,11 @@ def format_tokens(count: float) -> str:
     return f"{count / 1000:.1f} k" if count >= 10_000 else f"{count:,.0f}"
 
 
+def percent(share: float) -> str:
+    """Return a share that somebody gave, with the digits it was given with: ``8%``, ``2.5%``, ``99.99%``."""
+    return f"{share * 100:.6g}%"
+
+
 def slurm_time(seconds: float, *, margin_share: float = 0.0) -> str:
     """Return a value for Slurm's ``--time``, rounded up to the minute: ``HH:MM:00`` or ``D-HH:MM:00``.
 

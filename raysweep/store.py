@@ -101,6 +101,8 @@ class Artifact:
 
     @classmethod
     def _at(cls, uri: str | Path) -> Self:
+        if not str(uri).strip():  # as of a variable that is not set: it is not the working directory
+            raise ArtifactError(f"expected an artifact's folder or fsspec URI; {uri!r} came.")
         try:
             fs, root = fsspec.core.url_to_fs(str(uri))
         except (ValueError, ImportError, OSError) as error:
@@ -260,8 +262,9 @@ def _refused(what: str) -> Iterator[None]:
     """Turn what the file system raises into an ``ArtifactError`` that begins with what failed."""
     try:
         yield
-    except OSError as error:
-        raise ArtifactError(f"{what}: {error.strerror or error}.") from None
+    except (OSError, ValueError) as error:  # a ValueError of an address that the file system cannot take apart
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ArtifactError(f"{what}: {reason.rstrip('.')}.") from None
 
 
 def _check_version(version: bytes | int | None, name: str) -> None:

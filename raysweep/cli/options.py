@@ -186,7 +186,7 @@ def read_data(
 
     Raises:
         DataError: a file cannot be read.
-        InputError: two files are of one stage.
+        InputError: two files are of one stage, or no file is named.
     """
     from raysweep.errors import InputError
     from raysweep.paths import exists
@@ -194,6 +194,8 @@ def read_data(
     found: dict[str, Path] = {}
     for written in data_files:
         name, _, path = written.rpartition("=") if "=" in written and not exists(Path(written)) else ("", "", written)
+        if not path.strip():  # as of a variable that is not set: it is not this folder
+            raise InputError(f"--data: expected FILE or STAGE=FILE; {written!r} came.")
         stage = name or Path(path).stem
         if stage in found:
             raise InputError(

@@ -14,6 +14,7 @@ from cost.frontier import BreakEven, TradeOff, break_even, frontier, trade_off
 from cost.money import Terms
 from cost.plan import RunPlan, Stage
 from cost.project import PaddingOption, padding_options
+from cost.units import percent
 from cost.verdict import Verdict
 from raysweep.data.items import Items
 from raysweep.data.limit_cost import limit_costs
@@ -222,7 +223,7 @@ def _trade_offs(
     for share in (margin / 2, margin * 2):
         if 0 < share < 1:
             candidates = [cell.candidate for cell in grid.cells(share)]
-            found.append(trade_off(f"a margin of {share:.0%}", base, again(candidates, at_least_tokens)))
+            found.append(trade_off(f"a margin of {percent(share)}", base, again(candidates, at_least_tokens)))
     candidates = [cell.candidate for cell in grid.cells(margin)]
     for length in grid.lengths:
         if base.at_least_tokens is not None and length != base.at_least_tokens:

@@ -42,7 +42,10 @@ def stages_of(items: Mapping[str, LengthCounts], space: SearchSpace) -> tuple[St
         return tuple(Stage(name=name, items=counts, epochs=epochs or 1.0) for name, counts in items.items())
     missing = [name for name in planned if name not in items]
     if missing:
-        raise SpaceError(f"data: expected items for the stage {missing[0]!r}; none are kept. Give them with --data.")
+        raise SpaceError(
+            f"data: expected items for every stage of the run; {', '.join(items)} came alone. Give those of "
+            f"{missing[0]!r} with --data {missing[0]}=FILE."
+        )
     return tuple(
         Stage(name=name, items=counts, epochs=planned[name].epochs, loss_share=planned[name].loss_share)
         if name in planned

@@ -13,6 +13,11 @@ from raysweep.paths import is_folder
 LEAST_MICRO_STEPS = 3
 """The first one warms up, and one other shows nothing of how far they differ."""
 
+MOST_TOKENS = 1_000_000_000
+LEAST_SECONDS = 1e-6
+MOST_SECONDS = 1_000_000
+"""No micro-step takes eleven days: these are milliseconds, or times of day."""
+
 
 def read_log(path: Path) -> RunLog:
     """Read the log of a run under way.
@@ -53,6 +58,11 @@ def _jsonl(path: Path, text: str) -> RunLog:
         if not is_positive(tokens) or tokens != int(tokens) or not is_positive(seconds):
             raise DataError(
                 f'{path}:{number}: expected {{"tokens": n, "seconds": s}}, both above 0; {line[:60]!r} came.'
+            )
+        if tokens > MOST_TOKENS or not LEAST_SECONDS <= seconds <= MOST_SECONDS:
+            raise DataError(
+                f"{path}:{number}: expected one micro-step of at most {MOST_TOKENS:,} tokens that took "
+                f"{LEAST_SECONDS:g} to {MOST_SECONDS:,} seconds; {line[:60]!r} came. Are the seconds in seconds?"
             )
         steps.append(MicroStep(tokens=int(tokens), seconds=float(seconds)))
     if not steps:

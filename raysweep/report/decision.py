@@ -6,6 +6,7 @@ from typing import Any
 
 from cost.candidate import Reason, Rejection
 from cost.frontier import TradeOff
+from cost.units import percent
 from raysweep.decision.model import Cell, Decision
 from raysweep.decision.outside import OutsideSource
 from raysweep.report.labels import FIT_CAPTION, fit_cell, gb
@@ -165,7 +166,7 @@ def _longest(decision: Decision) -> list[Block]:
         ]
         shown = table(["flavour", "step", *(f"{n:,} tokens" for n in lengths)], cells, FIT_CAPTION)
     kinds = sorted({cell.memory.source.value for cell in decision.cells if cell.memory})
-    source = f"Memory is {' or '.join(kinds) or 'not known'}; the margin is {decision.margin_share:.0%}."
+    source = f"Memory is {' or '.join(kinds) or 'not known'}; the margin is {percent(decision.margin_share)}."
     return [Heading("What fits"), shown, Sentence(source, Tone.NOTE), *_allowances(decision)]
 
 

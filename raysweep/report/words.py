@@ -6,7 +6,7 @@ import math
 
 from cost.candidate import Reason
 from cost.evidence import Evidence, Range
-from cost.units import format_duration, format_money, format_tokens
+from cost.units import format_duration, format_money, format_tokens, percent
 from raysweep.decision.model import Decision
 
 
@@ -14,7 +14,7 @@ def no_choice(decision: Decision) -> str:
     """Return why nothing was chosen, in one sentence."""
     candidates = [cell.candidate for cell in decision.cells]
     if not any(candidate.fits for candidate in candidates):
-        return f"Nothing fits with a margin of {decision.margin_share:.0%}."
+        return f"Nothing fits with a margin of {percent(decision.margin_share)}."
     if not decision.choice.eligible:
         if any(lost.reason is Reason.OVER_BUDGET for lost in decision.choice.lost):
             return (

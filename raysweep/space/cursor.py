@@ -13,6 +13,8 @@ from raysweep.space.document import Node
 
 E = TypeVar("E", bound=StrEnum)
 
+_MOST = 1e12
+"""Of seconds, dollars or gigabytes: more is a slip of the pen, and products of such numbers would be infinite."""
 _PERCENT = re.compile(r"^\s*([-+]?[0-9]*\.?[0-9]+)\s*%\s*$")
 
 
@@ -99,12 +101,14 @@ class Cursor:
     def number(
         self, expected: str, *, above: float | None = None, least: float | None = None, below: float = math.inf
     ) -> float:
-        """Return a finite number above ``above`` (or of ``least`` and more) and under ``below``."""
+        """Return a number above ``above`` (or of ``least`` and more), under ``below`` at most a trillion."""
         value = self.node.value
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             self.refuse(expected)
         if (above is not None and value <= above) or (least is not None and value < least) or value >= below:
             self.refuse(expected)
+        if value > _MOST:
+            self.refuse(f"{expected}, at most {_MOST:,.0f}")
         return float(value)
 
     def share(self, expected: str, *, zero: bool) -> float:

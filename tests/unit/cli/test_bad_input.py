@@ -200,6 +200,8 @@ def test_a_missing_artifact_says_how_to_make_one(name: str, tmp_path: Path) -> N
         (["project", "A", "--data", "D", "--scale", "x"], "--scale"),
         (["project", "A", "--data", "D", "--scale", "other=2"], "--scale"),
         (["project", "A", "--data", "D", "--scale", "data=-1"], "--scale"),
+        (["project", "A", "--data", ""], "expected FILE or STAGE=FILE; '' came"),
+        (["project", "A", "--data", "data="], "expected FILE or STAGE=FILE; 'data=' came"),
         (["project", "A", "--data", "D", "--scale", "data=1e300"], "from 1e-06 to 1,000,000"),
         (["project", "A", "--data", "D", "--scale", "data=2,other=3"], "--scale again for another stage"),
         (["project", "A", "--data", "D", "--scale", "data=2", "--scale", "data=3"], "'data' came twice"),

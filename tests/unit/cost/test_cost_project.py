@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost.batches import Packing
+from cost.batches import Packing, PackingMethod
 from cost.errors import CostError
 from cost.evidence import Evidence
 from cost.lengths import LengthCounts, OverLength
@@ -166,6 +166,13 @@ def test_packing_leaves_one_length_and_hardly_any_padding():
     projection = project(one_stage(*range(100, 1100), packing=Packing(sequence_tokens=4096)), MODEL)
     assert projection.work.new_lengths == pytest.approx(1)
     assert projection.padding_share < 0.01
+
+
+@pytest.mark.parametrize("method", PackingMethod)
+def test_packed_items_are_not_padded_one_by_one(method):
+    packing = Packing(sequence_tokens=1000, method=method)
+    plan = one_stage(*[500] * 8, packing=packing)
+    assert work_of(replace(plan, pad_to_multiple_tokens=6400)) == work_of(plan)
 
 
 def test_a_length_limit_shortens_the_run_and_says_what_it_loses():

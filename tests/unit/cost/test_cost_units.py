@@ -61,3 +61,8 @@ def test_a_slurm_time_is_never_short_and_at_most_a_minute_long(seconds, margin_s
 def test_an_impossible_slurm_time_is_refused(seconds, margin_share):
     with pytest.raises(CostError):
         units.slurm_time(seconds, margin_share=margin_share)
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.08, "8%"), (0.025, "2.5%"), (0.9999, "99.99%"), (0, "0%")])
+def test_a_share_is_shown_as_it_was_given(share, text):
+    assert units.percent(share) == text

@@ -20,7 +20,7 @@ from raysweep.decision.decide import decide
 from raysweep.decision.findings import Findings, gather
 from raysweep.decision.items import items_table, read_items_table
 from raysweep.decision.model import Decision
-from raysweep.errors import ArtifactError, InputError
+from raysweep.errors import ArtifactError, InputError, SpaceError
 from raysweep.records import Mode, ProbeRecord, Source
 from raysweep.report.decision import decision_page
 from raysweep.report.text import page_text
@@ -342,6 +342,11 @@ def test_a_flavour_too_slow_for_its_interruptions_leaves_the_faster_ones_to_choo
     assert decision.chosen is not None and decision.chosen.flavour.name == "hf/h200"
     (a100,) = [cell.candidate for cell in decision.cells if cell.flavour.name == "hf/a100-large"]
     assert a100.no_time is not None and a100.no_time.startswith("At 2 interruptions an hour, ")
+
+
+def test_a_stage_whose_data_are_not_among_those_given_is_asked_for_by_name(tmp_path: Path) -> None:
+    with pytest.raises(SpaceError, match=r"a came alone\. Give those of 'b' with --data b=FILE"):
+        _shares_decision(tmp_path / "a", items={"a": Items.of([400] * 9)})
 
 
 def test_one_flavour_alone_can_be_decided_about(findings: Findings) -> None:

@@ -190,6 +190,15 @@ def test_runs_put_together_in_one_log_are_refused(tmp_path: Path) -> None:
         read_log(write(tmp_path / "trainer_state.json", state(30, history)))
 
 
+@pytest.mark.parametrize(
+    "row", ['{"tokens": 5, "seconds": 1e12}', '{"tokens": 5, "seconds": 1e-9}', '{"tokens": 1e12, "seconds": 1}']
+)
+def test_a_micro_step_that_nothing_can_take_is_refused(tmp_path: Path, row: str) -> None:
+    (tmp_path / "log.jsonl").write_text(f"{row}\n" * 4)
+    with pytest.raises(DataError, match=r"log\.jsonl:1: expected one micro-step of at most 1,000,000,000 tokens"):
+        read_log(tmp_path / "log.jsonl")
+
+
 def test_jsonl_has_one_micro_step_a_line(tmp_path: Path) -> None:
     file = tmp_path / "log.jsonl"
     file.write_text("".join(json.dumps({"tokens": n, "seconds": n / 1000}) + "\n\n" for n in (100, 200, 300)))

@@ -56,6 +56,12 @@ MALFORMED = {
     "all-linear among names": ("model: m\nstep: {adapter: {targets: [all-linear, q]}}", "adapter.targets", "alone"),
     "a norm of 0": ("model: m\nstep: {max_grad_norm: 0}", "step.max_grad_norm", "above 0"),
     "an infinite number": ("model: m\nstep: {adapter: {alpha: .inf}}", "step.adapter.alpha", "'.inf' came"),
+    "a number beyond all sums": (
+        "model: m\nrun: {price_per_gpu_hour: 1.0e+300}",
+        "run.price_per_gpu_hour",
+        "0 or more, at most 1,000,000,000,000",
+    ),
+    "epochs beyond all sums": ("model: m\ndata: {items: a, epochs: 1.0e+300}", "data.epochs", "at most 1,000,"),
     "no flavour": ("model: m\nflavours: []", "flavours", "an empty list came"),
     "a flavour twice": ("model: m\nflavours: [hf/h200, hf/h200]", "flavours[1]", "once"),
     "a negative price": (

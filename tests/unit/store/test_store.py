@@ -255,6 +255,20 @@ def test_an_unknown_kind_of_uri_is_refused() -> None:
         Artifact.open("nosuch://bucket/folder")
 
 
+def test_an_address_that_its_file_system_cannot_take_apart_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def isdir(_self: Any, _path: str) -> bool:
+        raise ValueError("Repository id must be 'namespace/name'.")
+
+    monkeypatch.setattr("fsspec.implementations.memory.MemoryFileSystem.isdir", isdir)
+    with pytest.raises(ArtifactError, match="memory://x: the artifact cannot be read: Repository id must be"):
+        Artifact.open("memory://x")
+
+
+def test_an_empty_address_is_not_the_working_directory() -> None:
+    with pytest.raises(ArtifactError, match="expected an artifact's folder or fsspec URI; '' came"):
+        Artifact.open("")
+
+
 def test_an_artifact_lies_on_any_file_system() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for uri in (f"file://{folder}/a", f"memory://{uuid.uuid4().hex}/a"):
