@@ -71,7 +71,6 @@ def test_lengths_drawn_from_a_seed_are_the_same_each_time_and_within_their_ends(
     assert len(lengths) == 50
     assert min(lengths) >= 32
     assert max(lengths) <= 900
-    assert lengths_of({"lengths": {**draw, "first": 7}}) == lengths[:7]
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda path: path.stem)

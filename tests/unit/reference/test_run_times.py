@@ -1,0 +1,47 @@
+"""The time model against the seconds of six measured runs, from their first items."""
+
+from __future__ import annotations
+
+import pytest
+from reference_files import varied_runs
+
+from cost.evidence import Evidence
+from cost.throughput import Timing, Work
+from cost.time_fit import fit
+from raysweep.search.cell import SAMPLE_MICRO_STEPS
+
+FINISHED = [name for name, run in varied_runs().items() if run["ended"] == "finished"]
+
+
+def timings_of(name: str) -> list[Timing]:
+    """Return the run's micro-steps, each known as of a new length or not; the first, which loads libraries, left out."""
+    run = varied_runs()[name]
+    lengths = run["micro_step_tokens"]
+    new = [lengths.index(length) == index for index, length in enumerate(lengths)]
+    timed = zip(lengths, new, run["micro_step_seconds"], strict=True)
+    return [Timing(work=Work.of([length], new_lengths=int(is_new)), seconds=s) for length, is_new, s in timed][1:]
+
+
+def test_six_runs_were_measured() -> None:
+    assert len(FINISHED) == 6
+
+
+@pytest.mark.parametrize("name", FINISHED)
+def test_the_first_items_of_a_run_give_a_range_that_holds_the_rest(name: str) -> None:
+    timings = timings_of(name)
+    rest = timings[SAMPLE_MICRO_STEPS:]
+    model = fit(timings[:SAMPLE_MICRO_STEPS], evidence=Evidence.MEASURED, optimizer_step_seconds=0.0)
+    work = rest[0].work
+    for timing in rest[1:]:
+        work = work.plus(timing.work)
+    seconds = model.seconds(work)
+    true_seconds = sum(timing.seconds for timing in rest)
+    assert seconds.low < true_seconds < seconds.high
+    assert seconds.expected == pytest.approx(true_seconds, rel=0.25)  # the host bounds these runs, and wanders
+
+
+@pytest.mark.parametrize("name", FINISHED)
+def test_a_whole_run_tells_what_a_new_length_costs(name: str) -> None:
+    model = fit(timings_of(name), evidence=Evidence.MEASURED, optimizer_step_seconds=0.0)
+    assert 0.6 < model.new_length_seconds / model.floor_seconds < 1.2
+    assert model.noise_share < 0.2
