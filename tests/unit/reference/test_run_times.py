@@ -14,7 +14,7 @@ FINISHED = [name for name, run in varied_runs().items() if run["ended"] == "fini
 
 
 def timings_of(name: str) -> list[Timing]:
-    """Return the run's micro-steps, each known as of a new length or not; the first, which loads libraries, left out."""
+    """Return the micro-steps, each known as of a new length or not; the first, which loads libraries, is left out."""
     run = varied_runs()[name]
     lengths = run["micro_step_tokens"]
     new = [lengths.index(length) == index for index, length in enumerate(lengths)]
