@@ -61,7 +61,7 @@ def machine(folder: Path) -> Iterator[str]:
     yield f"- Device: {', '.join(sorted({r.device_name for r in records}))}, "
     yield f"  {', '.join(f'{b:,}' for b in sorted({r.device_memory_bytes for r in records}))} bytes as torch has it."
     yield f"- Software: {', '.join(f'{name} {version}' for name, version in sorted(versions.items()))}."
-    yield f"- {len(records)} probes, begun {min(begun):%Y-%m-%d %H:%M} to {max(begun):%H:%M} UTC."
+    yield f"- {len(records)} probes, begun {min(begun):%Y-%m-%d %H:%M} to {max(begun):%Y-%m-%d %H:%M} UTC."
 
 
 def hybrid(folder: Path) -> Iterator[str]:
