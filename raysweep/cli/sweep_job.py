@@ -162,7 +162,7 @@ def prepare(
         MachineError: the Hugging Face Hub did not say whether it has the weights.
         InputError: the strategy or a flavour to emulate is unknown.
         DataError: a file of items cannot be read.
-        CostError: a flavour's memory is not known.
+        CostError: a flavour's memory is not known, or the stages of the run contradict their data.
         NotForecastError: generation is to be simulated.
     """
     from raysweep.search.strategy import make_policy
@@ -175,6 +175,7 @@ def prepare(
     flavours, rejected = _flavours(space, devices, emulate, prices_csv)
     check_weights(space, devices)
     items = read_stages(space)
+    _check_stages(space, items)
     names = [flavour.name for flavour in flavours]
     return SweepJob(
         space=space,
@@ -186,6 +187,19 @@ def prepare(
         strategy=strategy,
         out=out,
     )
+
+
+def _check_stages(space: SearchSpace, items: dict[str, Items]) -> None:
+    """Refuse stages that contradict their data before a sweep is paid for: no run could be projected after it.
+
+    Raises:
+        CostError: a share of the loss is asked for where loss-bearing tokens were not counted.
+    """
+    from cost.plan import resolved_epochs
+    from raysweep.decision.plan import length_counts, stages_of
+
+    if items:
+        resolved_epochs(stages_of({name: length_counts(one) for name, one in items.items()}, space))
 
 
 def open_resumed(out: str, space: SearchSpace) -> Artifact:

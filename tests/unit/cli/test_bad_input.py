@@ -45,6 +45,16 @@ def _space(folder: Path, text: str) -> Path:
     return file
 
 
+def test_stages_that_no_run_can_have_are_refused_before_the_sweep(tmp_path: Path) -> None:
+    (tmp_path / "counts.jsonl").write_text('{"tokens": 100}\n')
+    stages = "[{name: a, items: counts.jsonl, loss_share: 40%}, {name: b, items: counts.jsonl, epochs: 1}]"
+    space = _space(tmp_path, f"{SPACE}data: {{stages: {stages}}}\n")
+    _refused(
+        _run("sweep", space, "--device", "simulated", "--out", tmp_path / "out"), "'a' has no count of loss-bearing"
+    )
+    assert not (tmp_path / "out").exists()
+
+
 BAD_SPACES = {
     "a misspelt key": (SPACE.replace("lengths", "lenghts"), "space.yaml:2", "'lengths'"),
     "a misspelt flavour": (SPACE.replace("h200", "h20"), "space.yaml:3", "hf/h200"),
