@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
 from raysweep.cli.decision_options import DecisionOptions, decide_as_asked, decision_options
 from raysweep.cli.edge import Exit, common_options
 from raysweep.cli.options import AboveZero, read_data
+
+if TYPE_CHECKING:
+    from raysweep.store import Artifact
 
 
 @click.command("choose")
@@ -43,5 +46,15 @@ def command(
     data = decision_json(decision)
     emit(decision_page(decision), data, as_json=as_json)
     if len(opened) == 1:
-        opened[0].write_decision(data)
+        _keep(opened[0], data)
     return Exit.DONE if decision.chosen else Exit.NEGATIVE
+
+
+def _keep(artifact: Artifact, data: dict[str, Any]) -> None:
+    """Keep the decision with its artifact; of one that may only be read the answer stands all the same."""
+    from raysweep.errors import ArtifactError
+
+    try:
+        artifact.write_decision(data)
+    except ArtifactError as error:
+        click.echo(f"The decision is not kept: {error}", err=True)

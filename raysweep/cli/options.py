@@ -114,7 +114,7 @@ def read_lengths(text: str) -> tuple[int, ...]:
 
 
 def read_margin(text: str, option: str = "--margin") -> float:
-    """Return the share of a device's memory that an option names, ``--margin`` by default.
+    """Return the share of a device's memory, or of another number, that an option names, ``--margin`` by default.
 
     Raises:
         SpaceError: it is none.
@@ -122,7 +122,10 @@ def read_margin(text: str, option: str = "--margin") -> float:
     from raysweep.space.document import Node
     from raysweep.space.parse import read_margin as read
 
-    return _of_option(Node(_number(text), 1), option, read)
+    if option == "--margin":
+        return _of_option(Node(_number(text), 1), option, read)
+    expected = "a share from 0% to under 100%, such as 1%"
+    return _of_option(Node(_number(text), 1), option, lambda at: at.share(expected, zero=True))
 
 
 def read_slurm_margin(text: str) -> float:

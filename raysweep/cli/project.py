@@ -105,8 +105,7 @@ def _decide(
     items = read_data(options["data_files"], findings.space, tokenizer=options["tokenizer"], quiet=quiet)
     if not items and not findings.items:
         raise InputError(
-            f"{options['artifacts'][0]}: expected the token counts of the run's data; its space named none. "
-            "Add --data FILE."
+            f"{options['artifacts'][0]}: expected the token counts of the run's data; it keeps none. Add --data FILE."
         )
     return decide_as_asked(findings, options, items=items, scale=read_scale(scales), flavour=flavour)
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from raysweep.cli.edge import Exit, common_options
 from raysweep.cli.options import prices_option, read_catalogue
+
+if TYPE_CHECKING:
+    from raysweep.store import Artifact
 
 
 @click.command("report")
@@ -34,10 +38,19 @@ def command(artifacts: tuple[str, ...], html_file: Path | None, prices_csv: Path
     decision = decide(findings, read_catalogue(prices_csv))
     page = whole_page(findings, decision)
     html = page_html(page)
-    written = opened[0].write_report(html) if html_file is None else _write(html_file, html)
+    written = _keep(opened[0], html) if html_file is None else _write(html_file, html)
     emit(page, {"html": written, **whole_json(findings, decision)}, as_json=as_json)
     click.echo(f"The page: {written}", err=True)
     return Exit.DONE
+
+
+def _keep(artifact: Artifact, html: str) -> str:
+    from raysweep.errors import ArtifactError
+
+    try:
+        return artifact.write_report(html)
+    except ArtifactError as error:
+        raise ArtifactError(f"{error} Name another place for the page with --html FILE.") from None
 
 
 def _write(file: Path, html: str) -> str:

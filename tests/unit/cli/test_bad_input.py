@@ -45,6 +45,27 @@ def _space(folder: Path, text: str) -> Path:
     return file
 
 
+def _read_only(artifact: Path) -> None:
+    """Folders in the files' places: not even a superuser writes there."""
+    for name in ("decision.json", "report.html"):
+        (artifact / name).mkdir()
+
+
+def test_the_choice_from_an_artifact_that_may_only_be_read_stands_and_is_said_not_to_be_kept(tmp_path: Path) -> None:
+    artifact = _artifact(tmp_path / "a")
+    _read_only(artifact)
+    result = _run("choose", artifact)
+    assert result.exit_code == Exit.DONE
+    assert "Rent hf/h200" in result.stdout
+    assert result.stderr.startswith("The decision is not kept: ")
+
+
+def test_the_page_of_an_artifact_that_may_only_be_read_is_wanted_elsewhere(tmp_path: Path) -> None:
+    artifact = _artifact(tmp_path / "a")
+    _read_only(artifact)
+    _refused(_run("report", artifact), "cannot be written", "with --html FILE")
+
+
 def test_stages_that_no_run_can_have_are_refused_before_the_sweep(tmp_path: Path) -> None:
     (tmp_path / "counts.jsonl").write_text('{"tokens": 100}\n')
     stages = "[{name: a, items: counts.jsonl, loss_share: 40%}, {name: b, items: counts.jsonl, epochs: 1}]"
@@ -217,7 +238,7 @@ def test_a_missing_artifact_says_how_to_make_one(name: str, tmp_path: Path) -> N
         (["project", "A", "--data", "D", "--scale", "data=2", "--scale", "data=3"], "'data' came twice"),
         (["project", "A", "--data", "D", "--flavour", "hf/h20"], "Did you mean"),
         (["report", "A", "--html", "none/x.html"], "--html"),
-        (["verify", "A", "--within", "half"], "--within"),
+        (["verify", "A", "--within", "half"], "--within: expected a share from 0% to under 100%, such as 1%"),
     ],
 )
 def test_wrong_options_are_refused(words: list[str], wanted: str, tmp_path: Path) -> None:
