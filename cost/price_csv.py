@@ -8,7 +8,6 @@ or empty.
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import date
@@ -149,6 +148,10 @@ def _row(cells: dict[str, str | None], place: str, file_name: str, origin: Origi
     )
 
 
+_LEAST, _MOST = 1e-6, 1e18
+"""Dollars, bytes or counts beyond these are damage, and sums of them are none that can be read."""
+
+
 def _number(text: dict[str, str], column: str, place: str, kind: Callable[[str], N], expected: str) -> N | None:
     cell = text.get(column, "")
     if not cell:
@@ -158,7 +161,7 @@ def _number(text: dict[str, str], column: str, place: str, kind: Callable[[str],
         value = kind(cell)
     except ValueError:
         value = None
-    if value is None or not math.isfinite(value) or value <= 0:
+    if value is None or not _LEAST <= value <= _MOST:
         raise CostError(f"{place}: {column} must be {expected}, or empty where it is not known; not {cell!r}.")
     return value
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
-from raysweep.cli.decision_options import DecisionOptions, decide_as_asked, decision_options
+from raysweep.cli.decision_options import DecisionOptions, decide_as_asked, decision_options, refuse_for_generations
 from raysweep.cli.edge import Exit, common_options
 from raysweep.cli.options import AboveZero, read_data
 
@@ -32,11 +32,14 @@ def command(
     from cost.choose import RunBudget
     from raysweep.cli.output import emit
     from raysweep.decision.findings import gather
+    from raysweep.records import Mode
     from raysweep.report.decision import decision_json, decision_page
     from raysweep.store import Artifact
 
     opened = [Artifact.open(uri) for uri in options["artifacts"]]
     findings = gather(opened)
+    if findings.space.mode is Mode.GENERATE:
+        refuse_for_generations(options)
     decision = decide_as_asked(
         findings,
         options,

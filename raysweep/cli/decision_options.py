@@ -48,6 +48,27 @@ def decision_options(command: F) -> F:
     return artifacts(at_least(lengths_option(margin_option(data_option(prices_option(command))))))
 
 
+def refuse_for_generations(options: DecisionOptions, others: Mapping[str, bool] | None = None) -> None:
+    """Refuse options that say nothing of generations, of which an artifact of mode generate is.
+
+    Args:
+        options: As the command got them.
+        others: Whether each further option of a training run was given.
+
+    Raises:
+        InputError: one was.
+    """
+    from raysweep.errors import InputError
+
+    given = {"--data": bool(options["data_files"]), "--lengths": options["lengths_text"] is not None, **(others or {})}
+    for option, is_given in given.items():
+        if is_given:
+            raise InputError(
+                f"{option}: expected none, since {options['artifacts'][0]} is of mode generate: hours and dollars are "
+                f"of a thousand generations. Leave {option} out."
+            )
+
+
 def decide_as_asked(
     findings: Findings,
     options: DecisionOptions,

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
-from raysweep.cli.decision_options import DecisionOptions, decide_as_asked, decision_options
+from raysweep.cli.decision_options import (
+    DecisionOptions,
+    decide_as_asked,
+    decision_options,
+    refuse_for_generations,
+)
 from raysweep.cli.edge import Exit, common_options
 from raysweep.cli.options import read_data, read_scale, read_slurm_margin
 
@@ -62,7 +67,7 @@ def command(
     findings = gather([Artifact.open(uri) for uri in options["artifacts"]])
     share = findings.space.run.slurm_time_margin_share if share is None else share
     if findings.space.mode is Mode.GENERATE:
-        _refuse_data(options, scales, log_path)
+        refuse_for_generations(options, {"--scale": bool(scales), "--from-log": log_path is not None})
         decision = decide_as_asked(findings, options, items={}, flavour=flavour)
         data = generation_json(decision, slurm_margin_share=share)
         emit(generation_page(decision, slurm_margin_share=share), data, as_json=as_json)
@@ -108,23 +113,6 @@ def _decide(
             f"{options['artifacts'][0]}: expected the token counts of the run's data; it keeps none. Add --data FILE."
         )
     return decide_as_asked(findings, options, items=items, scale=read_scale(scales), flavour=flavour)
-
-
-def _refuse_data(options: DecisionOptions, scales: tuple[str, ...], log_path: Path | None) -> None:
-    """Refuse what generations have not.
-
-    Raises:
-        InputError: data, their growth or a training run's log are named.
-    """
-    from raysweep.errors import InputError
-
-    named = {"--data": options["data_files"], "--scale": scales, "--from-log": () if log_path is None else (log_path,)}
-    for option, values in named.items():
-        if values:
-            raise InputError(
-                f"{option}: expected none, since {options['artifacts'][0]} is of mode generate: hours and dollars are "
-                f"of a thousand generations. Leave {option} out."
-            )
 
 
 def _with_log(page: Page, decision: Decision, log_path: Path) -> tuple[Page, dict[str, Any]]:

@@ -134,9 +134,26 @@ def test_generations_are_projected_by_the_thousand_without_data(generation: Path
     assert data["chosen"]["time_source"] == "measured"
 
 
-@pytest.mark.parametrize("option", ["--data", "--scale", "--from-log"])
-def test_generations_have_neither_data_nor_a_training_log(option: str, generation: Path) -> None:
-    result = _run("project", generation, option, "x=2")
+def test_a_run_under_way_is_held_against_the_flavour_that_it_is_on(tmp_path: Path, output: Path) -> None:
+    artifact = Artifact.create(tmp_path / "two", TRAIN.replace("[hf/h200]", "[hf/h200, hf/a100-large]"))
+    artifact.append(_probe(length_tokens=1024))
+    other = {"flavour": "hf/a100-large", "device_name": "NVIDIA A100-SXM4-80GB", "device_memory_bytes": 85_000_000_000}
+    artifact.append(_probe(length_tokens=1024, probe_id="q", session_id="u", **other))
+    artifact.write_items(items_table({"data": Items.of([1024] * 100)}))
+    for flavour in ("hf/h200", "hf/a100-large"):
+        result = _run("project", tmp_path / "two", "--from-log", output, "--flavour", flavour, "--json")
+        assert json.loads(result.stdout)["calibration"]["flavour"] == flavour
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("project", name) for name in ("--data", "--scale", "--from-log", "--lengths")]
+    + [("choose", "--data"), ("choose", "--lengths")],
+)
+def test_generations_have_neither_data_nor_lengths_nor_a_training_log(
+    command: str, option: str, generation: Path
+) -> None:
+    result = _run(command, generation, option, "x=2")
     assert result.exit_code == Exit.BAD_INPUT
     assert result.stderr.startswith(f"Error: {option}: expected none") and "mode generate" in result.stderr
 
