@@ -245,7 +245,13 @@ def _notes(grid: Grid, cells: Sequence[Cell]) -> tuple[str, ...]:
         and cell.flavour.gpu_count == 1
         and (cell.memory.source is not Source.MEASURED or cell.flavour.name in emulated)
     }
-    return (*_empty_runs(grid), *_currency(grid), *_padded_limits(grid), *bf16_notes(guessed.values(), grid.labels))
+    return (
+        *_empty_runs(grid),
+        *_currency(grid),
+        *_spot_prices(grid),
+        *_padded_limits(grid),
+        *bf16_notes(guessed.values(), grid.labels),
+    )
 
 
 def _empty_runs(grid: Grid) -> tuple[str, ...]:
@@ -262,13 +268,30 @@ def _empty_runs(grid: Grid) -> tuple[str, ...]:
 def _currency(grid: Grid) -> tuple[str, ...]:
     """Say that prices of a list in USD are shown under another currency's label."""
     run = grid.findings.space.run
-    prices = [price for flavour in grid.flavours if (price := flavour.price())]
-    if run.currency == "USD" or run.price_per_gpu_hour is not None or all(p.origin is Origin.USER for p in prices):
+    if run.currency == "USD" or not _counts_listed_prices(grid):
         return ()
     return (
         f"Prices of the catalogue are in USD; run.currency labels them {run.currency} and converts nothing. "
         f"Give run.price_per_gpu_hour, or your own prices, in {run.currency}.",
     )
+
+
+def _spot_prices(grid: Grid) -> tuple[str, ...]:
+    """Say that an interruptible machine is counted at an on-demand price."""
+    if grid.findings.space.run.spot is None or not _counts_listed_prices(grid):
+        return ()
+    return (
+        "The run is on interruptible machines (run.spot), and its money is counted at on-demand prices: give "
+        "run.price_per_gpu_hour, or your own prices, for what they cost.",
+    )
+
+
+def _counts_listed_prices(grid: Grid) -> bool:
+    """Whether money is counted with prices that are not the user's own."""
+    if grid.findings.space.run.price_per_gpu_hour is not None:
+        return False
+    prices = [price for flavour in grid.flavours if (price := flavour.price())]
+    return any(price.origin is not Origin.USER for price in prices)
 
 
 def _padded_limits(grid: Grid) -> tuple[str, ...]:

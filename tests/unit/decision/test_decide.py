@@ -366,6 +366,14 @@ def test_prices_in_dollars_under_another_currencys_label_are_pointed_out(tmp_pat
     assert _decide(gather([_artifact(tmp_path / "b", _records(), own)])).notes == ()
 
 
+def test_interruptible_machines_at_on_demand_prices_are_pointed_out(tmp_path: Path) -> None:
+    text = SPACE + "run: {spot: {interruptions_per_hour: 0.1}"
+    (note,) = _decide(gather([_artifact(tmp_path / "a", _records(), text + "}\n")])).notes
+    assert "counted at on-demand prices: give run.price_per_gpu_hour" in note
+    own = text + ", price_per_gpu_hour: 2}\n"
+    assert _decide(gather([_artifact(tmp_path / "b", _records(), own)])).notes == ()
+
+
 def test_limits_that_padding_goes_beyond_are_pointed_out(tmp_path: Path) -> None:
     decision = _decide(gather([_artifact(tmp_path / "a", _records(), SPACE + "run: {pad_to_multiple: 3000}\n")]))
     assert decision.notes == (
