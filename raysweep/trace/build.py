@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, Executor
 from dataclasses import replace
@@ -25,6 +26,7 @@ from raysweep.memory.program import (
 )
 from raysweep.setting import Attention, Loss, StepSetting
 from raysweep.trace.compose import MismatchError, SizeMismatchError, compose_segment, fit
+from raysweep.trace.cuda import windows
 from raysweep.trace.ownership import Ownership, check_repeats, is_alike
 from raysweep.trace.tracing import Recording, check_can_trace, trace, traced_model
 from raysweep.versions import package_versions
@@ -96,7 +98,7 @@ def _with_padded(program: Program, plain: _Tracer, shortest: int, longest: int) 
     tracer.table = plain.table
     try:
         pieces = tracer.pieces(shortest, longest)
-        _check_same_left(plain, tracer)
+        _check_same_left([plain.first_recording, tracer.first_recording])
     except (NotForecastError, MismatchError) as error:
         return _left_out(program, str(error), longest)
     except (RaysweepError, BrokenExecutor):
@@ -117,26 +119,25 @@ def _left_out(program: Program, why: str, longest: int | None) -> Program:
     return replace(program, notes=(*program.notes, note))
 
 
-def _check_same_left(plain: _Tracer, padded: _Tracer) -> None:
-    """Refuse padded micro-steps that leave other gradients than plain ones: the optimizer's step frees either.
+def _check_same_left(recordings: Sequence[Recording]) -> None:
+    """Refuse micro-steps with a mask that leave other gradients than those without: the optimizer's step frees either.
 
     Raises:
         MismatchError: they do.
     """
     for name in (SegmentName.FIRST_MICRO, SegmentName.MICRO):
         left = []
-        for tracer in (plain, padded):
-            recording = next(iter(tracer.recordings.values()))
+        for recording in recordings:
             numbers = Ownership(recording).survivors[name]
             categories = [recording.labels[label].category for label in recording.label[numbers]]
             sizes = recording.nbytes[numbers].tolist()
             left.append([(c, n if c is Category.GRADIENTS else 0) for c, n in zip(categories, sizes, strict=True)])
-        if left[0] != left[1]:
-            raise MismatchError("padded micro-steps leave other tensors behind")
+        if any(other != left[0] for other in left[1:]):
+            raise MismatchError("micro-steps with a mask leave other tensors behind")
 
 
 class _Tracer:
-    """Traces of one step, each length once."""
+    """Traces of one step, each length once for every set of masks that its windows ask for."""
 
     def __init__(
         self,
@@ -153,10 +154,21 @@ class _Tracer:
         """Built once, where the traces run here and a model may be used again."""
         self.all_whole = False
         self.table = LabelTable()
-        self.recordings: dict[int, Recording] = {}
+        self.windows = windows(setting, config)
+        self.recordings: dict[tuple[int, int], Recording] = {}
+        """By the number of windows that ask for a mask, and the length."""
 
     def pieces(self, shortest: int, longest: int) -> list[Piece]:
-        """Cover a range of lengths with as few pieces as its loss chunks and the model's own branches allow."""
+        """Cover a range of lengths with as few pieces as windows, loss chunks and the model's own branches allow."""
+        reached = [w for w in self.windows if shortest < w <= longest]
+        firsts, lasts = [shortest, *reached], [*(w - 1 for w in reached), longest]
+        pieces = [piece for ends in zip(firsts, lasts, strict=True) for piece in self._between_windows(*ends)]
+        one_each = {masks: recording for (masks, _), recording in self.recordings.items()}
+        _check_same_left(list(one_each.values()))
+        return pieces
+
+    def _between_windows(self, shortest: int, longest: int) -> list[Piece]:
+        """Cover a range in which no window begins to ask for a mask."""
         if self.setting.loss is not Loss.CHUNKED or shortest == longest:
             return self._split(shortest, longest)
         one_chunk = self.setting.loss_chunk_tokens // self.setting.micro_batch + 1
@@ -196,17 +208,20 @@ class _Tracer:
             lengths.append(min(range(first, last + 1), key=lambda n: (n % GRAIN_TOKENS != rest, abs(n - target))))
         return lengths
 
-    def _trace(self, lengths: Sequence[int]) -> None:
-        """Trace the lengths not yet traced: the longest one whole, the others as far as it takes."""
-        missing = sorted((n for n in lengths if n not in self.recordings), reverse=True)
+    def _trace(self, lengths: Sequence[int], mask_tokens: int) -> list[Recording]:
+        """Return traces of the lengths, all with the masks of one: the first ever whole, others as far as it takes."""
+        masks = bisect_right(self.windows, mask_tokens)
+        missing = sorted((n for n in lengths if (masks, n) not in self.recordings), reverse=True)
         whole = [self.all_whole or (not self.recordings and place == 0) for place in range(len(missing))]
         if self.executor is None:
             if not self.all_whole:
                 self.model = self.model or traced_model(self.config, self.setting, padded=self.padded)
-            run = partial(trace, self.config, self.setting, padded=self.padded, model=self.model)
+            run = partial(
+                trace, self.config, self.setting, padded=self.padded, mask_tokens=mask_tokens, model=self.model
+            )
             found = [run(n, whole=w) for n, w in zip(missing, whole, strict=True)]
         else:
-            run = partial(trace, self.config, self.setting, padded=self.padded)
+            run = partial(trace, self.config, self.setting, padded=self.padded, mask_tokens=mask_tokens)
             futures = [self.executor.submit(run, n, whole=w) for n, w in zip(missing, whole, strict=True)]
             found = [f.result() for f in futures]
         for recording in found:
@@ -214,13 +229,13 @@ class _Tracer:
         if not self.recordings and found and not self.all_whole and not is_alike(found[0]):
             # A first micro-step like no other: every length must show its own, of a new model, and what comes after.
             self.all_whole, self.model = True, None
-            self._trace(lengths)
-            return
-        self.recordings |= dict(zip(missing, found, strict=True))
+            return self._trace(lengths, mask_tokens)
+        self.recordings |= {(masks, n): recording for n, recording in zip(missing, found, strict=True)}
+        return [self.recordings[masks, n] for n in lengths]
 
     def _piece(self, first: int, last: int, lengths: Sequence[int], *, cut: bool) -> Piece:
-        self._trace(lengths)
-        recordings = [self.recordings[n] for n in lengths]
+        # Lengths outside the range may be traced for it: with its masks, not their own.
+        recordings = self._trace(lengths, first)
         design = np.array([features(self.setting, n) for n in lengths])
         segments = {
             name: compose_segment(name, recordings, design, self.table, cut=cut)
@@ -244,12 +259,17 @@ class _Tracer:
     @property
     def kernels(self) -> dict[str, str]:
         """Which kernels the traces assume."""
-        return next(iter(self.recordings.values())).kernels
+        return {name: kernel for r in self.recordings.values() for name, kernel in r.kernels.items()}
+
+    @property
+    def first_recording(self) -> Recording:
+        """The one that is traced whole."""
+        return next(iter(self.recordings.values()))
 
     def program(self, pieces: Sequence[Piece]) -> Program:
         """Put the pieces together with loading and the optimizer, which are the same at every length."""
         text = self.config.get_text_config()
-        recordings = [next(iter(self.recordings.values()))]
+        recordings = [self.first_recording]
         design = np.eye(1, FEATURES)
 
         def fixed(name: SegmentName) -> Segment:

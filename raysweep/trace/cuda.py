@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional
 from torch.nn.utils import clip_grad
 
+from raysweep.errors import NotForecastError
 from raysweep.memory.program import Work
 from raysweep.setting import Attention, StepSetting, Weights
 
@@ -23,22 +24,40 @@ if TYPE_CHECKING:
     from raysweep.trace.recorder import Recorder
 
 TRACED_ATTENTION = "raysweep_traced"
-"""The name under which the fused attention's stand-in is registered with transformers."""
+"""The name under which the attention's stand-in is registered with transformers."""
+_FLASH_ATTN = "flash-attn"
+_MATH_PATH = "sdpa: math path"
+_WITH_A_BIAS = "sdpa: fused kernel with a bias"
 
 
 @contextmanager
-def cuda_paths(recorder: Recorder, *, padded: bool = False) -> Iterator[None]:
+def cuda_paths(
+    recorder: Recorder, setting: StepSetting, config: PretrainedConfig, *, mask_tokens: int, padded: bool = False
+) -> Iterator[dict[str, str]]:
     """Within, torch and transformers act as they would on CUDA.
 
-    Dropout keeps what CUDA's keeps, gradients are clipped by ``foreach`` operations, and fused attention is known to
-    transformers as ``TRACED_ATTENTION``.
+    Dropout keeps what CUDA's keeps, gradients are clipped by ``foreach`` operations, and attention is known to
+    transformers as ``TRACED_ATTENTION``, for which it makes the masks that it makes for SDPA.
 
     Args:
         recorder: told of work that no operation shows.
-        padded: whether some token of a micro-batch is padding, so that attention needs transformers' mask.
+        setting: the step.
+        config: the model's.
+        mask_tokens: a window that is longer than this asks for no mask, one that is not asks for one, whatever the
+            length that is run.
+        padded: whether some token of a micro-batch is padding, so that attention needs a mask with or without a window.
+
+    Yields:
+        The kernels that attention has taken so far.
+
+    Raises:
+        NotForecastError: the model has a window that its config does not name.
     """
     from transformers import AttentionInterface, masking_utils
-    from transformers.integrations.sdpa_attention import repeat_kv
+    from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
+
+    kernels = {"attention": traced_attention(setting, config, padded=padded)[1]}
+    named = windows(setting, config)
 
     def attention(  # noqa: PLR0917  transformers' own signature
         module: torch.nn.Module,
@@ -48,13 +67,20 @@ def cuda_paths(recorder: Recorder, *, padded: bool = False) -> Iterator[None]:
         attention_mask: torch.Tensor | None,
         dropout: float = 0.0,
         scaling: float | None = None,
-        **_: Any,
+        **others: Any,
     ) -> tuple[torch.Tensor, None]:
-        if padded and attention_mask is not None:
+        if attention_mask is not None:
+            if not padded:
+                kernels["masked attention"] = _WITH_A_BIAS
             # transformers gives SDPA a mask and grouped heads never at once (``use_gqa_in_sdpa``).
             groups = query.shape[1] // key.shape[1]
             key, value = repeat_kv(key, groups), repeat_kv(value, groups)
             out = _masked_attention(query, key, value, attention_mask, recorder)
+        elif kernels["attention"] == _MATH_PATH:
+            found: tuple[torch.Tensor, None] = sdpa_attention_forward(
+                module, query, key, value, None, dropout, scaling, **others
+            )
+            return found
         else:
             out = _FusedAttention.apply(query, key, value, None, recorder)  # type: ignore[no-untyped-call]  # torch's
         return out.transpose(1, 2).contiguous(), None
@@ -62,13 +88,27 @@ def cuda_paths(recorder: Recorder, *, padded: bool = False) -> Iterator[None]:
     def no_mask(*_: Any, **__: Any) -> None:
         return None
 
+    def mask(*args: Any, local_size: int | None = None, **values: Any) -> torch.Tensor | None:
+        """Transformers' own, which it leaves out where causality alone says it all: below a window, without padding."""
+        if local_size is not None:
+            if local_size not in named:
+                raise NotForecastError(
+                    f"The forecast expects windows of attention that the model's config names ({list(named)}); this "
+                    f"model has one of {local_size} tokens. "
+                    "Measure it instead: `raysweep sweep SPACE --out FOLDER --device cuda`."
+                )
+            local_size = 0 if local_size <= mask_tokens else None
+        made: torch.Tensor | None = masking_utils.sdpa_mask(*args, local_size=local_size, **values)
+        return made
+
     def not_all(tokens: torch.Tensor) -> bool:
         _ = tokens.sum() == tokens.numel()
         return False
 
     AttentionInterface.register(TRACED_ATTENTION, attention)
-    mask = masking_utils.sdpa_mask if padded else no_mask
-    masking_utils.AttentionMaskInterface.register(TRACED_ATTENTION, mask)
+    # flash-attn is told of a window, and needs no mask for it.
+    flash = setting.attention is Attention.FLASH
+    masking_utils.AttentionMaskInterface.register(TRACED_ATTENTION, no_mask if flash else mask)
     with ExitStack() as replaced:
         replaced.enter_context(_replaced(functional, "dropout", _cuda_dropout))
         replaced.enter_context(_replaced(clip_grad, "_device_has_foreach_support", lambda _: True))
@@ -78,7 +118,7 @@ def cuda_paths(recorder: Recorder, *, padded: bool = False) -> Iterator[None]:
         if padded and hasattr(masking_utils, "fast_all"):
             # transformers asks the padding mask whether no token is padded: with a mask, one is.
             replaced.enter_context(_replaced(masking_utils, "fast_all", not_all))
-        yield
+        yield kernels
 
 
 @contextmanager
@@ -89,6 +129,21 @@ def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(module, name, old)
+
+
+def windows(setting: StepSetting, config: PretrainedConfig) -> tuple[int, ...]:
+    """Return the lengths, in order, from which on transformers makes a mask for SDPA even where no item is padded.
+
+    They are the spans of tokens that sliding or chunked attention sees. Eager attention has a mask at every length, and
+    flash-attn has none.
+
+    Source: transformers/masking_utils.py, _ignore_causal_mask_sdpa.
+    """
+    if setting.attention is not Attention.SDPA:
+        return ()
+    text = config.get_text_config()
+    spans = (getattr(text, name, None) for name in ("sliding_window", "attention_chunk_size"))
+    return tuple(sorted({span for span in spans if isinstance(span, int)}))
 
 
 def traced_attention(setting: StepSetting, config: PretrainedConfig, *, padded: bool = False) -> tuple[str, str]:
@@ -104,13 +159,13 @@ def traced_attention(setting: StepSetting, config: PretrainedConfig, *, padded: 
     if setting.attention is Attention.EAGER:
         return "eager", "eager"
     if padded:
-        return TRACED_ATTENTION, "sdpa: fused kernel with a bias"
+        return TRACED_ATTENTION, _WITH_A_BIAS
     text = config.get_text_config()
     grouped = getattr(text, "num_key_value_heads", None) not in (None, text.num_attention_heads)
     half = setting.weights is not Weights.FP32 or setting.autocast
     if setting.attention is Attention.SDPA and not half and grouped:
-        return "sdpa", "sdpa: math path"
-    return TRACED_ATTENTION, "sdpa: fused kernel" if setting.attention is Attention.SDPA else "flash-attn"
+        return TRACED_ATTENTION, _MATH_PATH
+    return TRACED_ATTENTION, "sdpa: fused kernel" if setting.attention is Attention.SDPA else _FLASH_ATTN
 
 
 def _cuda_dropout(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
@@ -155,7 +210,7 @@ class _FusedAttention(torch.autograd.Function):
     ) -> torch.Tensor:
         """query: (items, heads, length, width); key and value may have fewer heads.
 
-        bias: (items, 1, length, length), or None where no item is padded.
+        bias: (items, 1, length, length), or None where there is no mask.
         """
         items, heads, length, width = query.shape
         out = query.new_empty(items, length, heads, width)

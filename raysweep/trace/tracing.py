@@ -94,6 +94,7 @@ def trace(
     *,
     whole: bool = True,
     padded: bool = False,
+    mask_tokens: int | None = None,
     model: PeftModel | None = None,
 ) -> Recording:
     """Run the micro-steps of two optimizer steps on tensors without storage and return their events.
@@ -107,16 +108,18 @@ def trace(
         whole: whether to trace the optimizer's steps too, which are the same at every length, and the micro-step after
             them; else that one is taken to do what the first one did.
         padded: whether some item of each micro-batch is padded, so that the model is given a mask.
+        mask_tokens: attention has the masks that its windows ask for at this length; by default at the traced one.
         model: what ``traced_model`` returns for the same arguments, to be used again; by default it is built.
 
     Raises:
         NotForecastError: the setting names what the trace does not model.
     """
     model = model or traced_model(config, setting, padded=padded)
-    _, kernel = traced_attention(setting, config, padded=padded)
     recorder = Recorder()
+    mask_tokens = length_tokens if mask_tokens is None else mask_tokens
+    paths = cuda_paths(recorder, setting, config, mask_tokens=mask_tokens, padded=padded)
     # A collection in the middle of a step would move frees; the step itself frees by reference counts, as on a device.
-    with _no_gc(), cuda_paths(recorder, padded=padded), recorder:
+    with _no_gc(), paths as kernels, recorder:
         _load(model, setting, recorder)
         recorder.end(SegmentName.SETUP)
         with _layers_known(model, recorder):
@@ -127,7 +130,7 @@ def trace(
         nbytes=np.array(recorder.nbytes, np.int64),
         label=np.array(recorder.label_of, np.int32),
         labels=recorder.labels.labels(),
-        kernels={"attention": kernel},
+        kernels=kernels,
     )
 
 
