@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cost.candidate import Candidate, Reason, Rejection
 from cost.errors import CostError
 from cost.evidence import Evidence, Range
-from cost.units import format_gb, format_money
+from cost.units import SECONDS_PER_HOUR, format_duration, format_gb, format_money
 from cost.verdict import Fit, Verdict
 
 _ORDER = tuple(Reason)
@@ -23,9 +23,15 @@ class RunBudget:
 
     def allows(self, candidate: Candidate) -> bool:
         """Whether the candidate stays within it; what is not known of it is not held against it."""
-        dear = self.cost is not None and candidate.cost is not None and candidate.cost.high > self.cost
-        slow = self.hours is not None and candidate.hours is not None and candidate.hours.high > self.hours
-        return not (dear or slow)
+        return not (self.is_over_cost(candidate) or self.is_over_hours(candidate))
+
+    def is_over_cost(self, candidate: Candidate) -> bool:
+        """Whether the upper end of its cost is above the limit."""
+        return self.cost is not None and candidate.cost is not None and candidate.cost.high > self.cost
+
+    def is_over_hours(self, candidate: Candidate) -> bool:
+        """Whether the upper end of its hours is above the limit."""
+        return self.hours is not None and candidate.hours is not None and candidate.hours.high > self.hours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +100,9 @@ def choose(
         wanted = max(c.length_tokens for c in eligible or open_ones)
     running = [c for c in eligible if wanted is None or c.length_tokens >= wanted]
     chosen = min(running, key=lambda c: (_value(c, by_hours).expected, -c.length_tokens), default=None)
-    judge = _Judge(candidates=candidates, chosen=chosen, wanted=wanted, by_hours=by_hours, currency=currency)
+    judge = _Judge(
+        candidates=candidates, chosen=chosen, wanted=wanted, by_hours=by_hours, currency=currency, limits=limits
+    )
     rejections = []
     for candidate in candidates:
         if candidate is not chosen:
@@ -154,6 +162,7 @@ class _Judge:
     wanted: int | None
     by_hours: bool
     currency: str
+    limits: RunBudget
 
     def rejection(self, candidate: Candidate, barrier: tuple[Reason, str] | None, *, within: bool) -> Rejection:
         if barrier is not None and barrier[0] is not Reason.NO_TIME:
@@ -229,12 +238,14 @@ class _Judge:
         return text + (f", and the highest measured here is {max(seen):.0%}" if seen else "")
 
     def _over(self, candidate: Candidate) -> str:
-        parts = []
-        if candidate.cost is not None:
-            parts.append(format_money(candidate.cost.high, self.currency))
-        if candidate.hours is not None:
-            parts.append(f"{candidate.hours.high:.1f} h")
-        return f"it may take up to {' and '.join(parts)}, which is over the run's budget"
+        limits, over = self.limits, []
+        if limits.cost is not None and candidate.cost is not None and limits.is_over_cost(candidate):
+            most, allowed = (format_money(amount, self.currency) for amount in (candidate.cost.high, limits.cost))
+            over.append(f"{most}, over the {allowed}")
+        if limits.hours is not None and candidate.hours is not None and limits.is_over_hours(candidate):
+            most, allowed = (format_duration(h * SECONDS_PER_HOUR) for h in (candidate.hours.high, limits.hours))
+            over.append(f"{most}, over the {allowed}")
+        return f"it may take up to {', and '.join(over)} of the run's budget"
 
 
 def _value(candidate: Candidate, by_hours: bool) -> Range:

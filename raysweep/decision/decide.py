@@ -86,6 +86,7 @@ def decide(
         padding=_padding(grid, chosen, plan, terms),
         plan=plan,
         terms=terms,
+        price_per_gpu_hour=findings.space.run.price_per_gpu_hour,
         notes=_notes(grid, cells),
         limits=limit_costs(
             {stage.name: stage.items for stage in grid.stages}, grid.lengths, findings.space.run.over_length

@@ -77,6 +77,8 @@ class Decision:
     """The run on the chosen cell."""
     terms: Terms | None
     """What the chosen flavour is paid."""
+    price_per_gpu_hour: float | None = None
+    """The cluster's own price of one GPU, in the choice's currency, which replaces the flavours' prices."""
     limits: tuple[LimitCost, ...] = ()
     """What each length that was looked at costs of the data, as a limit; empty where no data are named."""
     notes: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from raysweep.report.words import (
     hours_words,
     money_words,
     no_choice,
+    price_words,
     range_json,
     range_words,
     run_words,
@@ -102,7 +103,7 @@ def _choice(decision: Decision) -> list[Block]:
                 ("cost", money_words(candidate.cost, decision.choice.currency, candidate.time_evidence)),
                 ("time", hours_words(candidate.hours, candidate.time_evidence)),
                 ("memory", _memory_words(chosen)),
-                ("price", _price_words(decision, chosen)),
+                ("price", price_words(decision, chosen.flavour)),
             ]
         ),
     ]
@@ -259,17 +260,6 @@ def _memory_words(cell: Cell) -> str:
         f"{peak}{gb(memory.memory_bytes)} GB, {gb(abs(free))} GB {word} beyond the margin and "
         f"{gb(memory.outside.size_bytes)} GB outside the allocator ({memory.outside.source.value}); {memory.evidence}"
     )
-
-
-def _price_words(decision: Decision, cell: Cell) -> str:
-    own = cell.candidate.price_per_hour
-    if own is not None and own != cell.flavour.usd_per_hour:
-        return f"{own:,.2f} {decision.choice.currency} an hour, as run.price_per_gpu_hour says"
-    price = cell.flavour.price()
-    if price is None:
-        return "none is known"
-    dated = f" as of {price.as_of.isoformat()}" if price.as_of else ""
-    return f"{price.usd_per_hour:,.2f} USD an hour, {price.origin.value}{dated}"
 
 
 def _cell_json(cell: Cell) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from raysweep.decision.model import Cell, Decision
 from raysweep.report.page import Page, Sentence, Tone, facts
 from raysweep.report.projection import flavours_table, slurm_words
-from raysweep.report.words import hours_words, money_words, no_choice, range_json, run_words
+from raysweep.report.words import hours_words, money_words, no_choice, price_words, range_json, run_words
 
 
 def generation_json(decision: Decision, *, slurm_margin_share: float) -> dict[str, Any]:
@@ -37,6 +37,7 @@ def generation_page(decision: Decision, *, slurm_margin_share: float) -> Page:
         ("the run", run_words(decision)),
         ("time", hours_words(candidate.hours, candidate.time_evidence)),
         ("cost", money_words(candidate.cost, decision.choice.currency, candidate.time_evidence)),
+        ("price", price_words(decision, chosen.flavour)),
         ("for Slurm", f"--time={slurm_words(chosen.candidate.hours, slurm_margin_share)}"),
     ]
     return Page(title, (facts(pairs), *flavours_table(decision), *notes))

@@ -13,7 +13,7 @@ from raysweep.decision.model import Cell, Decision
 from raysweep.report.limits import limit_blocks, limits_json
 from raysweep.report.page import Block, Heading, Page, Sentence, Tone, facts, table
 from raysweep.report.page import Cell as Shown
-from raysweep.report.words import hours_words, money_words, no_choice, range_json, range_words, run_words
+from raysweep.report.words import hours_words, money_words, no_choice, price_words, range_json, range_words, run_words
 
 
 def projection_json(decision: Decision, *, slurm_margin_share: float) -> dict[str, Any]:
@@ -63,6 +63,7 @@ def projection_page(decision: Decision, *, slurm_margin_share: float) -> Page:
                 ("the run", run_words(decision)),
                 ("time", hours_words(projection.hours, candidate.time_evidence)),
                 ("cost", money_words(projection.cost, projection.currency, candidate.time_evidence)),
+                ("price", price_words(decision, chosen.flavour)),
                 ("for Slurm", f"--time={slurm_words(projection.hours, slurm_margin_share)}"),
             ]
         ),

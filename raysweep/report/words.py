@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from cost.candidate import Reason
+from cost.domain import Flavour
 from cost.evidence import Evidence, Range
 from cost.units import format_duration, format_money, format_tokens, percent
 from raysweep.decision.model import Decision
@@ -45,6 +46,18 @@ def money_words(cost: Range | None, currency: str, evidence: Evidence | None) ->
         f"{format_money(cost.expected, currency)} (range {format_money(cost.low, currency)} to "
         f"{format_money(cost.high, currency)}), projected{_from(evidence)}"
     )
+
+
+def price_words(decision: Decision, flavour: Flavour) -> str:
+    """Return the price that the flavour's hours are counted at, and who says so."""
+    own = decision.price_per_gpu_hour
+    if own is not None:
+        return f"{format_money(own, decision.choice.currency)} per GPU-hour, run.price_per_gpu_hour"
+    price = flavour.price()
+    if price is None:
+        return "none is known"
+    dated = f" as of {price.as_of.isoformat()}" if price.as_of else ""
+    return f"{price.usd_per_hour:,.2f} USD an hour, {price.origin.value}{dated}"
 
 
 def hours_words(hours: Range | None, evidence: Evidence | None) -> str:

@@ -128,6 +128,16 @@ def test_a_budget_holds_by_the_upper_end_of_the_range():
     assert choose([candidate("a", 5)], budget=RunBudget(cost=5.3)).chosen is not None
 
 
+def test_of_a_budget_only_the_limit_that_is_exceeded_is_named():
+    long = candidate("a", 0.01, hours=Range(low=1, expected=2, high=3))
+    for budget, words in (
+        (RunBudget(cost=0.001, hours=4), "it may take up to 0.011 USD, over the 0.0010 USD of the run's budget"),
+        (RunBudget(cost=1, hours=0.5), "it may take up to 3.0 h, over the 30.0 min of the run's budget"),
+    ):
+        (rejection,) = choose([long], budget=budget).rejections
+        assert rejection.detail == words
+
+
 def test_a_length_within_the_budget_is_found_where_the_longest_is_over_it():
     decision = choose([candidate("a", 9, 8192), candidate("a", 5, 4096)], budget=RunBudget(cost=6))
     assert decision.chosen.length_tokens == 4096

@@ -23,6 +23,8 @@ from raysweep.decision.model import Decision
 from raysweep.errors import ArtifactError, InputError, SpaceError
 from raysweep.records import Mode, ProbeRecord, Source
 from raysweep.report.decision import decision_page
+from raysweep.report.generation import generation_page
+from raysweep.report.projection import projection_page
 from raysweep.report.text import page_text
 from raysweep.report.words import no_choice
 from raysweep.setting import StepSetting
@@ -422,7 +424,17 @@ def test_generations_on_a_cluster_are_priced_by_its_own_price(tmp_path: Path) ->
     decision = _decide(gather([_artifact(tmp_path / "a", [_generation("hf/h200", (7.0,))], text)]))
     assert decision.chosen is not None and decision.chosen.candidate.cost is not None
     assert decision.chosen.candidate.cost.expected == pytest.approx(7.0)
-    assert "3.60 EUR an hour, as run.price_per_gpu_hour says" in page_text(decision_page(decision))
+    for page in (decision_page(decision), generation_page(decision, slurm_margin_share=0.2)):
+        assert "3.60 EUR per GPU-hour, run.price_per_gpu_hour" in page_text(page)
+
+
+def test_a_clusters_own_price_is_shown_where_its_flavour_has_one_too(tmp_path: Path) -> None:
+    own = "{name: hf/h200, price_usd_per_hour: 0.8}"
+    text = SPACE.replace("hf/h200,", f"{own},") + "run: {price_per_gpu_hour: 0.8, currency: EUR}\n"
+    decision = _decide(gather([_artifact(tmp_path / "a", [_probe("hf/h200", GPU, 4096, 4.8)], text)]))
+    for page in (decision_page(decision), projection_page(decision, slurm_margin_share=0.2)):
+        assert "0.80 EUR per GPU-hour, run.price_per_gpu_hour" in page_text(page)
+        assert "0.80 USD" not in page_text(page)
 
 
 def test_the_page_of_a_choice_for_generations_speaks_of_generations(tmp_path: Path) -> None:
