@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 def resolve(choice: FlavourChoice, catalogue: Catalogue) -> Flavour:
     """Return the catalogue's flavour of that name, with what the space says of it in place of what the catalogue says.
 
-    A name that the catalogue lacks is one's own card, which must then give its ``memory_bytes``.
+    A name that the catalogue lacks is one's own card, which must then give its ``memory_bytes``, or a ``gpu_id`` whose
+    memory the catalogue knows.
 
     Raises:
-        SpaceError: the flavour or the ``gpu_id`` is unknown, or one's own card gives no memory.
+        SpaceError: the flavour or the ``gpu_id`` is unknown, or the memory of one's own card is.
     """
     known = next((flavour for flavour in catalogue.flavours if flavour.name == choice.name), None)
-    if known is None and choice.memory_bytes is None:
+    if known is None and choice.memory_bytes is None and choice.gpu_id is None:
         raise SpaceError(_unknown(choice, catalogue))
     flavour = known or Flavour(name=choice.name, provider=choice.name.split("/", maxsplit=1)[0])
     if choice.gpu_id is not None:
@@ -33,6 +34,8 @@ def resolve(choice: FlavourChoice, catalogue: Catalogue) -> Flavour:
             raise SpaceError(f"{_prefix(choice)}{error}") from None
     if choice.memory_bytes is not None:
         flavour = dataclasses.replace(flavour, memory_bytes=choice.memory_bytes)
+    if known is None:
+        _check_memory(flavour, choice)
     if choice.outside_allocator_bytes is not None:
         flavour = dataclasses.replace(flavour, outside_allocator_bytes=choice.outside_allocator_bytes)
     if choice.price_usd_per_hour is not None:
@@ -41,11 +44,25 @@ def resolve(choice: FlavourChoice, catalogue: Catalogue) -> Flavour:
     return flavour
 
 
+def _check_memory(flavour: Flavour, choice: FlavourChoice) -> None:
+    try:
+        memory_bytes = flavour.total_memory_bytes
+    except CostError as error:
+        raise SpaceError(f"{_prefix(choice)}{error}") from None
+    outside_bytes = choice.outside_allocator_bytes
+    if outside_bytes is not None and outside_bytes >= memory_bytes:
+        raise SpaceError(
+            f"{_prefix(choice)}outside_allocator_bytes: expected less than the {memory_bytes:,} bytes of "
+            f"{choice.gpu_id or choice.name}; {outside_bytes:,} came."
+        )
+
+
 def _unknown(choice: FlavourChoice, catalogue: Catalogue) -> str:
     try:
         catalogue.flavour(choice.name)
     except CostError as error:
-        own = f" For one's own card write {{name: {choice.name}, memory_bytes: …}}."
+        name = choice.name
+        own = f" For one's own card write {{name: {name}, gpu_id: …}} or {{name: {name}, memory_bytes: …}}."
         return f"{_prefix(choice)}{error}{own}"
     raise AssertionError("a flavour that the catalogue lists is known")
 

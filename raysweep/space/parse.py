@@ -157,7 +157,7 @@ def _flavour(at: Cursor) -> FlavourChoice:
 
 
 def _flavour_name(at: Cursor) -> str:
-    name = at.text("a flavour's name such as hf/h200, or a mapping with name and memory_bytes")
+    name = at.text("a flavour's name such as hf/h200, or a mapping with name and gpu_id or memory_bytes")
     # A comma separates flavours on the command line; some providers' own names do hold blanks.
     if "," in name or not name.isprintable():
         at.refuse("a flavour's name without commas or control characters")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from cost.catalogue import Catalogue
+from cost.domain import Flavour
 from raysweep.errors import SpaceError
 from raysweep.space import parse_space, resolve
 
 
-def _resolve(written: str) -> object:
+def _resolve(written: str) -> Flavour:
     (choice,) = parse_space(f"model: m\nflavours: [{written}]", "s").flavours
     return resolve(choice, Catalogue.load())
 
@@ -27,6 +28,25 @@ def test_ones_own_card_needs_only_a_name_and_its_memory() -> None:
     assert (flavour.total_memory_bytes, flavour.usd_per_hour, flavour.device) == (42430000000, None, None)
 
 
+def test_of_ones_own_card_a_gpu_of_the_catalogue_tells_the_memory_and_the_speed() -> None:
+    device = Catalogue.load().device("a100-pcie-40gb")
+    for price, written in ((None, ""), (0.8, ", price_usd_per_hour: 0.8")):
+        flavour = _resolve(f"{{name: slurm/a100, gpu_id: a100-pcie-40gb{written}}}")
+        assert (flavour.total_memory_bytes, flavour.device) == (device.memory_bytes, device)
+        assert (flavour.provider, flavour.usd_per_hour) == ("slurm", price)
+
+
+def test_a_gpu_whose_memory_no_source_gives_asks_for_it() -> None:
+    unknown = next(d.gpu_id for d in Catalogue.load().devices_by_id.values() if d.memory_bytes is None)
+    with pytest.raises(SpaceError, match=r"s:2: flavours\[0\].*memory of lab/mine is not known.*Give memory_bytes"):
+        _resolve(f"{{name: lab/mine, gpu_id: {unknown}}}")
+
+
+def test_ones_own_card_cannot_lose_all_its_memory_outside_the_allocator() -> None:
+    with pytest.raises(SpaceError, match=r"s:2: flavours\[0\].*expected less than .* of a100-pcie-40gb"):
+        _resolve("{name: a, gpu_id: a100-pcie-40gb, outside_allocator_bytes: 90000000000}")
+
+
 def test_what_the_space_says_of_a_flavour_wins_over_the_catalogue() -> None:
     text = "model: m\nflavours: [{name: hf/h200, price_usd_per_hour: 1.5, outside_allocator_bytes: 800000000}]"
     (choice,) = parse_space(text, "s").flavours
@@ -36,7 +56,7 @@ def test_what_the_space_says_of_a_flavour_wins_over_the_catalogue() -> None:
 
 
 def test_a_misspelt_flavour_names_the_place_and_the_nearest() -> None:
-    with pytest.raises(SpaceError, match=r"s:2: flavours\[0\].*hf/h200"):
+    with pytest.raises(SpaceError, match=r"s:2: flavours\[0\].*hf/h200.*\{name: hf/h20, gpu_id: …\}"):
         _resolve("hf/h20")
 
 
