@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
+from cost import least_squares
 from cost.errors import CostError
-from cost.evidence import Evidence, Range
+from cost.evidence import RANGE_SHARE, Evidence, Range
 from cost.money import Terms
-from cost.plan import RunPlan
+from cost.plan import RunPlan, work_of
 from cost.project import Projection, project
 from cost.stretches import rest_of
 from cost.throughput import HOLD_SHARE, HOST_SHARE, TimeModel, Timing, Work
@@ -65,7 +67,8 @@ def calibrate(
 
     Timings of single micro-steps at enough different lengths fit the model's shape anew. Others correct its level
     alone: how far the stretches differ among each other is how sure that is, and of a single total it is taken to be
-    as sure as one hold of a machine, ``HOLD_SHARE``.
+    as sure as one hold of a machine, ``HOLD_SHARE``. However alike the stretches, of what remains nothing is surer than
+    ``_least_share`` says.
 
     Args:
         plan: Of the whole run.
@@ -97,6 +100,7 @@ def calibrate(
         )
     else:
         corrected = _levelled(model, timings, expected)
+    corrected = _no_surer(corrected, plan, done or timed)
     projection = project(plan, corrected, terms)
     left = corrected.seconds(rest_of(projection.work, done or timed))
     whole_seconds = projection.training_seconds.expected
@@ -118,6 +122,29 @@ def calibrate(
 def _host_share(seen_seconds: float) -> float:
     """Return what is left of ``HOST_SHARE`` after a log that long: its spells average out as independent ones do."""
     return HOST_SHARE * math.sqrt(min(1.0, HOST_SPELL_SECONDS / seen_seconds))
+
+
+def _no_surer(model: TimeModel, plan: RunPlan, done: Work) -> TimeModel:
+    """Return the model with as much more doubt in its scale as the rest of the run has too little."""
+    work = reduce(Work.plus, (stage.work for stage in work_of(plan)))
+    left = model.seconds(rest_of(work, done))
+    if left.expected <= 0:
+        return model
+    least = _least_share(left.expected / model.expected_seconds(work))
+    normal = least_squares.student_quantile((1 + RANGE_SHARE) / 2, 10**6)
+    found = (left.high - left.expected) / normal / left.expected
+    if found >= least:
+        return model
+    return replace(model, scale_share=math.sqrt(model.scale_share**2 + least**2 - found**2))
+
+
+def _least_share(left_share: float) -> float:
+    """Return the least standard deviation, as a share, of the seconds that remain.
+
+    A log tells how a machine ran so far. That it drifts from there, as it warms up and its neighbours come and go, is
+    taken to be as likely as that another machine differs, ``HOLD_SHARE``; the less is left, the less it can.
+    """
+    return HOLD_SHARE * math.sqrt(left_share)
 
 
 def _tell_shape(timings: Sequence[Timing]) -> bool:

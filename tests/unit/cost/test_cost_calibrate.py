@@ -1,3 +1,4 @@
+import math
 import random
 from dataclasses import replace
 
@@ -62,7 +63,7 @@ def test_the_rest_of_a_run_has_noise_of_its_own_however_long_the_log():
 def test_two_stretches_are_less_sure_than_ten_that_differ_as_much():
     def width(count):
         alternating = [
-            replace(t, seconds=t.seconds * (1 + 0.02 * (-1) ** i)) for i, t in enumerate(logged(count, slower=1))
+            replace(t, seconds=t.seconds * (1 + 0.2 * (-1) ** i)) for i, t in enumerate(logged(count, slower=1))
         ]
         remaining = calibrate(PLAN, DEVICE_BOUND, alternating).remaining_seconds
         return (remaining.high - remaining.low) / remaining.expected
@@ -71,13 +72,31 @@ def test_two_stretches_are_less_sure_than_ten_that_differ_as_much():
 
 
 def test_the_longer_a_log_the_surer_it_is_of_the_hosts_part():
-    def width(seconds):
+    def host_share(seconds):
         steps = [Timing(work=Work.of([1000]), seconds=seconds / 100)] * 100
-        remaining = calibrate(PLAN, FIRST, steps).remaining_seconds
-        return (remaining.high - remaining.low) / remaining.expected
+        return calibrate(PLAN, FIRST, steps).model.host_share
 
-    assert width(30) == pytest.approx(width(60))
-    assert width(60) == pytest.approx(10 * width(6000))
+    assert host_share(30) == pytest.approx(host_share(60))
+    assert host_share(60) == pytest.approx(10 * host_share(6000))
+
+
+@pytest.mark.parametrize("count", [3, 50, 99])
+def test_stretches_that_are_all_alike_leave_what_may_still_drift(count):
+    remaining = calibrate(PLAN, DEVICE_BOUND, logged(count, slower=1.3)).remaining_seconds
+    doubt = 1.645 * HOLD_SHARE * math.sqrt(1 - count / 100)
+    assert remaining.high / remaining.expected - 1 == pytest.approx(doubt, rel=0.001)
+    assert 1 - remaining.low / remaining.expected == pytest.approx(doubt, rel=0.001)
+
+
+def test_micro_steps_that_a_shape_fits_exactly_leave_what_may_still_drift():
+    steps = [Timing(work=Work.of([n]), seconds=2e-4 * n) for n in (500, 1000, 2000, 4000)] * 5
+    result = calibrate(PLAN, DEVICE_BOUND, steps)
+    assert result.refitted
+    assert result.remaining_seconds.high / result.remaining_seconds.expected > 1.04
+
+
+def test_stretches_that_differ_by_more_than_a_drift_are_not_doubted_further():
+    assert calibrate(PLAN, DEVICE_BOUND, logged(10, slower=1.3, noise=0.3)).model.scale_share == 0
 
 
 def test_a_single_total_is_as_sure_as_one_hold_of_a_machine():

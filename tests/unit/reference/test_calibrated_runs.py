@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -13,7 +14,7 @@ from cost.evidence import Evidence
 from cost.lengths import LengthCounts
 from cost.plan import RunPlan, Stage
 from cost.stretches import Stretch, timings_of, work_until
-from cost.throughput import TimeModel, Timing, Work
+from cost.throughput import HOLD_SHARE, TimeModel, Timing, Work
 
 NAMES = [name for name, run in varied_runs().items() if run["ended"] == "finished"]
 LOGGED_MICRO_STEPS = 100
@@ -38,7 +39,7 @@ def _holds(found: Calibration, rest_seconds: float, *, within_share: float) -> N
     assert remaining.expected == pytest.approx(rest_seconds, rel=within_share)
 
 
-def test_a_log_of_micro_steps_projects_the_rest(run: dict[str, Any]) -> None:
+def _of_micro_steps(run: dict[str, Any]) -> Calibration:
     lengths, seconds = run["micro_step_tokens"], run["micro_step_seconds"]
     logged = lengths[:LOGGED_MICRO_STEPS]
     first_at = {length: at for at, length in reversed(list(enumerate(logged)))}
@@ -46,9 +47,21 @@ def test_a_log_of_micro_steps_projects_the_rest(run: dict[str, Any]) -> None:
         Timing(work=Work.of([length], new_lengths=int(first_at[length] == at)), seconds=taken)
         for at, (length, taken) in enumerate(zip(logged, seconds[:LOGGED_MICRO_STEPS], strict=True))
     ]
-    found = calibrate(_plan(run), FIRST, timings[1:], done=Work.of(logged, new_lengths=len(first_at)))
+    return calibrate(_plan(run), FIRST, timings[1:], done=Work.of(logged, new_lengths=len(first_at)))
+
+
+def test_a_log_of_micro_steps_projects_the_rest(run: dict[str, Any]) -> None:
+    found = _of_micro_steps(run)
     assert found.refitted
-    _holds(found, sum(seconds[LOGGED_MICRO_STEPS:]), within_share=0.1)
+    _holds(found, sum(run["micro_step_seconds"][LOGGED_MICRO_STEPS:]), within_share=0.1)
+
+
+def test_the_rest_of_the_runs_is_off_by_no_less_than_the_least_that_is_doubted() -> None:
+    off = []
+    for run in (varied_runs()[name] for name in NAMES):
+        found, seconds = _of_micro_steps(run), run["micro_step_seconds"]
+        off.append(sum(seconds[LOGGED_MICRO_STEPS:]) / found.remaining_seconds.expected - 1)
+    assert math.sqrt(sum(x**2 for x in off) / len(off)) > HOLD_SHARE
 
 
 @pytest.mark.parametrize("counts_tokens", [True, False])
