@@ -73,10 +73,10 @@ def command(
         emit(generation_page(decision, slurm_margin_share=share), data, as_json=as_json)
         return Exit.DONE if decision.chosen else Exit.NEGATIVE
     decision = _decide(findings, options, scales, flavour, quiet=as_json)
-    page = projection_page(decision, slurm_margin_share=share)
+    page = projection_page(decision, slurm_margin_share=share if log_path is None else None)
     data = projection_json(decision, slurm_margin_share=share)
     if log_path is not None:
-        page, data["calibration"] = _with_log(page, decision, log_path)
+        page, data["calibration"] = _with_log(page, decision, log_path, slurm_margin_share=share)
     emit(page, data, as_json=as_json)
     chosen = decision.chosen
     return Exit.DONE if chosen and chosen.projection else Exit.NEGATIVE
@@ -115,10 +115,15 @@ def _decide(
     return decide_as_asked(findings, options, items=items, scale=read_scale(scales), flavour=flavour)
 
 
-def _with_log(page: Page, decision: Decision, log_path: Path) -> tuple[Page, dict[str, Any]]:
+def _with_log(
+    page: Page, decision: Decision, log_path: Path, *, slurm_margin_share: float
+) -> tuple[Page, dict[str, Any]]:
     from raysweep.decision.calibration import calibrate
     from raysweep.decision.read_log import read_log
     from raysweep.report.calibration import calibrated_page, calibration_json
 
     calibration = calibrate(decision, read_log(log_path))
-    return calibrated_page(calibration, page), calibration_json(calibration)
+    return (
+        calibrated_page(calibration, page, slurm_margin_share=slurm_margin_share),
+        calibration_json(calibration, slurm_margin_share=slurm_margin_share),
+    )

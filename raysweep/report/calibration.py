@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from cost.units import format_duration, format_money
+from cost.units import SECONDS_PER_HOUR, format_duration, format_money
 from raysweep.decision.calibration import Calibration
 from raysweep.report.page import Cell as Shown
 from raysweep.report.page import Heading, Page, Sentence, Tone, facts
+from raysweep.report.projection import slurm_words
 from raysweep.report.words import hours_words, money_words, range_json
 
+FACTOR_FROM = 2.0
+"""Times that are this many times as long, or as short, are told apart by a factor; nearer ones by per cents."""
 
-def calibration_json(calibration: Calibration) -> dict[str, Any]:
+
+def calibration_json(calibration: Calibration, *, slurm_margin_share: float) -> dict[str, Any]:
     """Return the run under way against its projection, as plain data."""
     result = calibration.result
     projection = result.projection
@@ -29,12 +33,20 @@ def calibration_json(calibration: Calibration) -> dict[str, Any]:
         "remaining_cost_usd": range_json(result.remaining_cost),
         "hours": range_json(projection.hours),
         "cost_usd": range_json(projection.cost),
+        "remaining_slurm_time": _slurm_left(calibration, slurm_margin_share),
+        "slurm_time": slurm_words(projection.hours, slurm_margin_share),
         "notes": list(calibration.notes),
     }
 
 
-def calibrated_page(calibration: Calibration, first: Page) -> Page:
-    """Return the run under way against its projection, and under it the page of that projection."""
+def calibrated_page(calibration: Calibration, first: Page, *, slurm_margin_share: float) -> Page:
+    """Return the run under way against its projection, and under it the page of that projection.
+
+    Args:
+        calibration: Of the run under way.
+        first: Without a value for Slurm's ``--time``: the ones here take its place.
+        slurm_margin_share: What such a value adds to the upper end.
+    """
     result = calibration.result
     projection, candidate = result.projection, calibration.cell.candidate
     shape = "the step's time over its length is fitted anew" if result.refitted else "every time is scaled alike"
@@ -52,6 +64,10 @@ def calibrated_page(calibration: Calibration, first: Page) -> Page:
         ("the whole run", hours_words(projection.hours, projection.evidence)),
         ("it costs", money_words(projection.cost, projection.currency, projection.evidence)),
     ]
+    left = _slurm_left(calibration, slurm_margin_share)
+    if left is not None:
+        pairs.append(("for Slurm, to go on", f"--time={left}, for what remains and a start anew"))
+    pairs.append(("for Slurm, from the start", f"--time={slurm_words(projection.hours, slurm_margin_share)}"))
     blocks = (
         Heading("The run under way"),
         facts(pairs),
@@ -75,11 +91,22 @@ def _with_range(calibration: Calibration) -> str:
 
 def _off(calibration: Calibration) -> Shown:
     ratio = calibration.result.ratio
-    word = "slower" if ratio > 1 else "faster"
-    by = f"{ratio:.2f} times the projected time, {abs(ratio - 1):.1%} {word}"
+    if 1 / FACTOR_FROM < ratio < FACTOR_FROM:
+        by = f"{abs(ratio - 1):.1%} {'slower' if ratio > 1 else 'faster'} than projected"
+    else:
+        by = f"{ratio:.2g} times the projected time" if ratio < 1 else f"{ratio:.2f} times the projected time"
     if calibration.result.within_range:
         return Shown(f"{by}; within its range", Tone.GOOD)
     return Shown(f"{by}; outside its range", Tone.WARN)
+
+
+def _slurm_left(calibration: Calibration, margin_share: float) -> str | None:
+    """Return ``--time`` of a job that goes on from a checkpoint, which starts a process anew; None at the run's end."""
+    left = calibration.result.remaining_seconds
+    if left.expected <= 0:
+        return None
+    again = left.plus(calibration.result.projection.start_seconds)
+    return slurm_words(again.times(1 / SECONDS_PER_HOUR), margin_share)
 
 
 def _left(calibration: Calibration) -> str:

@@ -41,8 +41,8 @@ def projection_json(decision: Decision, *, slurm_margin_share: float) -> dict[st
     }
 
 
-def projection_page(decision: Decision, *, slurm_margin_share: float) -> Page:
-    """Return the projection for people."""
+def projection_page(decision: Decision, *, slurm_margin_share: float | None) -> Page:
+    """Return the projection for people; without a margin, without a value for Slurm's ``--time``."""
     chosen = decision.chosen
     title = f"The whole run of {decision.model}"
     if chosen is None or chosen.projection is None:
@@ -64,7 +64,11 @@ def projection_page(decision: Decision, *, slurm_margin_share: float) -> Page:
                 ("time", hours_words(projection.hours, candidate.time_evidence)),
                 ("cost", money_words(projection.cost, projection.currency, candidate.time_evidence)),
                 ("price", price_words(decision, chosen.flavour)),
-                ("for Slurm", f"--time={slurm_words(projection.hours, slurm_margin_share)}"),
+                *(
+                    []
+                    if slurm_margin_share is None
+                    else [("for Slurm", f"--time={slurm_words(projection.hours, slurm_margin_share)}")]
+                ),
             ]
         ),
         *_stages(projection),

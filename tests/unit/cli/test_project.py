@@ -102,7 +102,7 @@ def test_the_page_of_a_run_under_way_begins_with_what_it_showed(training: Path, 
     result = _run("project", training, "--from-log", output / "checkpoint-10" / "trainer_state.json")
     assert result.exit_code == Exit.DONE, result.output
     text = " ".join(result.stdout.split())
-    assert "1.50 times the projected time, 50.0% slower; outside its range" in text
+    assert "so it was off 50.0% slower than projected; outside its range" in text
     assert "30 optimizer steps between 4 checkpoints" in text
 
 

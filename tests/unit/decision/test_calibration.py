@@ -63,7 +63,8 @@ def stretches(ends: Sequence[int], seconds_a_step: Callable[[int], float], plann
 
 
 def text_of(calibration: Calibration, decision: Decision) -> str:
-    return " ".join(page_text(calibrated_page(calibration, projection_page(decision, slurm_margin_share=0.2))).split())
+    first = projection_page(decision, slurm_margin_share=None)
+    return " ".join(page_text(calibrated_page(calibration, first, slurm_margin_share=0.2)).split())
 
 
 def test_a_run_twice_as_slow_takes_twice_as_long(decision: Decision, first: Projection) -> None:
@@ -182,7 +183,7 @@ def test_the_page_says_how_far_off_the_first_projection_was_and_what_remains(
     decision: Decision, step_seconds: float
 ) -> None:
     text = text_of(calibrate(decision, stretches([50, 75, 100], lambda _: 1.25 * step_seconds)), decision)
-    assert "so it was off 1.2" in text and "% slower; within its range" in text
+    assert "so it was off 2" in text and "% slower than projected; within its range" in text
     assert "done 50." in text or "done 49." in text
     assert "still to go" in text and "USD (range" in text
     assert "the whole run" in text and "projected from measured times" in text
@@ -192,15 +193,41 @@ def test_the_page_says_how_far_off_the_first_projection_was_and_what_remains(
 
 def test_a_range_that_did_not_hold_is_said(decision: Decision, step_seconds: float) -> None:
     text = text_of(calibrate(decision, stretches([50, 75, 100], lambda _: 5 * step_seconds)), decision)
-    assert "outside its range" in text
+    assert "so it was off 5.0" in text and "times the projected time; outside its range" in text
+    assert "slower" not in text
 
 
 def test_the_json_has_the_same_numbers(decision: Decision, step_seconds: float) -> None:
     found = calibrate(decision, stretches([50, 75, 100], lambda _: 1.25 * step_seconds))
-    data = json.loads(json.dumps(calibration_json(found)))
+    data = json.loads(json.dumps(calibration_json(found, slurm_margin_share=0.2)))
     assert data["ratio"] == pytest.approx(1.25, abs=0.02)
     assert data["within_range"] is True
     assert data["fitted"] == "level"
     assert data["done_share"] == pytest.approx(0.5, abs=0.01)
     for key in ("first_seconds", "remaining_seconds", "remaining_cost_usd", "hours", "cost_usd"):
         assert data[key]["low"] <= data[key]["expected"] <= data[key]["high"]
+
+
+def minutes(slurm_time: str) -> int:
+    hours, minutes, _ = slurm_time.split(":")
+    return 60 * int(hours) + int(minutes)
+
+
+def test_slurm_is_asked_for_what_remains_or_for_the_whole_run_by_the_runs_own_times(
+    decision: Decision, first: Projection, step_seconds: float
+) -> None:
+    found = calibrate(decision, stretches([50, 75, 100], lambda _: 5 * step_seconds))
+    data, text = calibration_json(found, slurm_margin_share=0.2), text_of(found, decision)
+    left, whole = data["remaining_slurm_time"], data["slurm_time"]
+    assert f"for Slurm, to go on --time={left}" in text
+    assert f"for Slurm, from the start --time={whole}" in text
+    assert text.count("--time=") == 2
+    asked = 1.2 * (found.result.remaining_seconds.high + found.result.projection.start_seconds)
+    assert 0 <= 60 * minutes(left) - asked <= 60
+    assert minutes(whole) > 3 * 60 * first.hours.expected
+
+
+def test_a_run_that_is_done_asks_slurm_for_nothing_more(decision: Decision, step_seconds: float) -> None:
+    found = calibrate(decision, stretches([50, 100, 200], lambda _: step_seconds))
+    assert calibration_json(found, slurm_margin_share=0.2)["remaining_slurm_time"] is None
+    assert "to go on" not in text_of(found, decision)
