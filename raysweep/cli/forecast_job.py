@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import click
+
 from raysweep.errors import DataError, InputError, NotForecastError
 from raysweep.records import Mode
 
@@ -90,6 +92,9 @@ class ForecastJob:
             allocator=space.allocator,
             anywhere=not self.lengths,
         )
+        if stages and not quiet:
+            items, plural = sum(len(stage.tokens) for stage in stages), "s" if len(programs) > 1 else ""
+            click.echo(f"Playing {items:,} items through the allocator, for {len(programs)} step{plural} …", err=True)
         data = (
             forecast_data(
                 programs,

@@ -6,17 +6,28 @@ import pytest
 from reference_files import program_of, records_of
 
 from raysweep.decision.verification import PeakCheck, verify
-from raysweep.records import ProbeRecord
-from raysweep.setting import AllocatorSetting, Attention, Checkpointing, Loss, Weights
+from raysweep.errors import NotForecastError
+from raysweep.records import ProbeRecord, ProbeState
+from raysweep.setting import AllocatorSetting, Attention, Checkpointing, Loss, Optimizer, Weights
 
 FAMILIES = ("gemma-2b", "llama-3.2-1b", "mistral-7b", "phi-3-mini", "qwen2.5-7b", "qwen3-8b")
 LARGE = {"qwen2.5-7b", "qwen3-8b"}
 """Their traces take twice as long: every other one of their cells is enough."""
+
+
+def is_covered(record: ProbeRecord) -> bool:
+    step = record.step
+    plain = step.weights in (Weights.BF16, Weights.FP32) and step.optimizer is Optimizer.ADAMW
+    return plain and step.loss is not Loss.LIGER and not step.autocast
+
+
+MEASURED = [(family, record) for family in FAMILIES for record in records_of(f"families/{family}")]
 CELLS = [
     (family, record)
     for family in FAMILIES
-    for record in records_of(f"families/{family}")[:: 2 if family in LARGE else 1]
+    for record in [r for own, r in MEASURED if own == family and is_covered(r)][:: 2 if family in LARGE else 1]
 ]
+REFUSED = [(family, record) for family, record in MEASURED if not is_covered(record)]
 
 ALLOCATED_SHARE, RESERVED_SHARE = 0.003, 0.005
 HANGS_SHARE = 0.015
@@ -51,6 +62,23 @@ def test_the_reserved_peak_is_the_measured_one(check: PeakCheck) -> None:
         assert abs(check.reserved_beyond_share) <= HANGS_SHARE
     else:
         assert check.forecast_reserved_bytes == pytest.approx(check.measured_reserved_bytes, rel=RESERVED_SHARE)
+
+
+@pytest.mark.parametrize(("family", "record"), [pytest.param(f, r, id=name_of(f, r)) for f, r in REFUSED])
+def test_a_step_that_no_forecast_covers_is_refused_by_name_and_was_measured(family: str, record: ProbeRecord) -> None:
+    with pytest.raises(NotForecastError, match=r"nf4|int8|8bit|liger|autocast"):
+        program_of(record.model, record.step, [record.length_tokens or 0])
+    assert record.state is ProbeState.COMPLETED
+    assert record.measurement is not None
+    assert record.measurement.peak_allocated_bytes > (record.measurement.loaded_bytes or 0)
+
+
+def test_the_measured_steps_that_are_refused_are_of_every_kind() -> None:
+    steps = [record.step for _, record in REFUSED]
+    assert {step.weights for step in steps} >= {Weights.NF4, Weights.INT8}
+    assert {step.optimizer for step in steps} >= {Optimizer.ADAMW_8BIT, Optimizer.PAGED_ADAMW_8BIT}
+    assert any(step.loss is Loss.LIGER for step in steps)
+    assert any(step.autocast for step in steps)
 
 
 def test_every_kind_of_step_is_among_the_cells() -> None:
