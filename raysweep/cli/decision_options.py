@@ -83,7 +83,7 @@ def decide_as_asked(
     Args:
         findings: Of the options' artifacts.
         options: As the command got them.
-        items: Of the options' data, by stage; none for those that the artifact keeps.
+        items: Of the options' data, by stage; stages that are not among them keep the artifact's own.
         budget: Of the run.
         scale: Growth of the data by stage.
         flavour: The only one to decide about.
@@ -100,9 +100,18 @@ def decide_as_asked(
         read_catalogue(options["prices_csv"]),
         margin_share=None if margin_text is None else read_margin(margin_text),
         lengths=None if lengths_text is None else read_lengths(lengths_text),
-        items=items,
+        items=_completed(items, findings),
         at_least_tokens=options["at_least_tokens"],
         budget=budget,
         scale=scale,
         flavour=flavour,
     )
+
+
+def _completed(items: Mapping[str, Items], findings: Findings) -> dict[str, Items]:
+    """Return the given items with the artifact's own of the space's other stages, in the order of the stages."""
+    planned = [stage.name for stage in findings.space.stages()]
+    if not items or len(planned) < 2:
+        return dict(items)
+    whole = {**findings.items, **items}
+    return {name: whole[name] for name in planned if name in whole}

@@ -179,7 +179,7 @@ def data_option(command: F) -> F:
 def read_data(
     data_files: tuple[str, ...], space: SearchSpace, *, tokenizer: str | None, quiet: bool
 ) -> dict[str, Items]:
-    """Return the items of each file by stage; none for no file.
+    """Return the items of each file by stage, in the order of the space's stages; none for no file.
 
     Args:
         data_files: As ``--data`` names them.
@@ -190,6 +190,7 @@ def read_data(
     Raises:
         DataError: a file cannot be read.
         InputError: two files are of one stage, or no file is named.
+        SpaceError: the space has several stages, and a file is of none of them.
     """
     from raysweep.errors import InputError
     from raysweep.paths import exists
@@ -205,7 +206,22 @@ def read_data(
                 f"--data: expected each stage once; {stage!r} came twice. Write STAGE=FILE for one of them."
             )
         found[stage] = Path(path)
-    return _read_files(found, space, tokenizer, quiet=quiet)
+    return _read_files(_in_order(found, space), space, tokenizer, quiet=quiet)
+
+
+def _in_order(files: Mapping[str, Path], space: SearchSpace) -> dict[str, Path]:
+    """Return the files in the order of the space's stages, others after them.
+
+    Raises:
+        SpaceError: the space has several stages, and a file is of none of them.
+    """
+    if not files:
+        return {}
+    from raysweep.decision.plan import check_stage_names
+
+    check_stage_names(files, space)
+    planned = [stage.name for stage in space.stages() if stage.name in files]
+    return {name: files[name] for name in dict.fromkeys([*planned, *files])}
 
 
 def read_stages(space: SearchSpace, *, tokenizer: str | None = None, quiet: bool = False) -> dict[str, Items]:

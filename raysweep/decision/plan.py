@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from cost.lengths import LengthCounts
 from cost.money import Terms
 from cost.plan import RunPlan, Stage
 from raysweep.data.items import Items
-from raysweep.errors import SpaceError
+from raysweep.errors import SpaceError, nearest
 from raysweep.setting import StepSetting
 from raysweep.space import SearchSpace
 
@@ -29,17 +29,36 @@ def length_counts(items: Items) -> LengthCounts:
     )
 
 
+def check_stage_names(names: Iterable[str], space: SearchSpace) -> None:
+    """Refuse data of stages that a space of several stages does not have: it says the epochs or the share of each.
+
+    Raises:
+        SpaceError: a name is of no stage.
+    """
+    planned = [stage.name for stage in space.stages()]
+    if len(planned) < 2:
+        return
+    for name in names:
+        if name not in planned:
+            raise SpaceError(
+                f"--data: expected STAGE=FILE for {', '.join(planned)}, each of which has its own epochs or share of "
+                f"the loss; data of {name!r} came.{nearest(name, planned)} Write --data {planned[0]}=FILE; a run of "
+                "other stages is a search space of its own."
+            )
+
+
 def stages_of(items: Mapping[str, LengthCounts], space: SearchSpace) -> tuple[Stage, ...]:
     """Return the run's stages: the space's epochs and shares with the items' counts; one epoch where it names none.
 
     Raises:
-        SpaceError: the space names a stage whose items are not there.
+        SpaceError: the space names a stage whose items are not there, or several stages and none of an item's name.
     """
+    check_stage_names(items, space)
     planned = {stage.name: stage for stage in space.stages()}
-    if planned and not set(items) & set(planned):
-        # Other data than the space's own were given: each file is a stage of one epoch, or of the only stage's epochs.
-        epochs = next(iter(planned.values())).epochs if len(planned) == 1 else None
-        return tuple(Stage(name=name, items=counts, epochs=epochs or 1.0) for name, counts in items.items())
+    if len(planned) == 1 and not set(items) & set(planned):
+        # Other data than the space's own were given: each file is a stage of the only stage's epochs.
+        (stage,) = planned.values()
+        return tuple(Stage(name=name, items=counts, epochs=stage.epochs or 1.0) for name, counts in items.items())
     missing = [name for name in planned if name not in items]
     if missing:
         raise SpaceError(
