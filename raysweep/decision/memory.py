@@ -30,6 +30,8 @@ class CellMemory:
     outside: Outside
     evidence: str
     """A few words for people: which device, capped or not, at what it died."""
+    retries: int = 0
+    """How often the allocator freed its cache in the probe whose peaks these are; 0 of a forecast, whose device has no end."""
 
 
 def cell_records(
@@ -83,6 +85,7 @@ def from_record(record: ProbeRecord, flavour: Flavour, outside: Outside, *, marg
         memory_bytes=memory_bytes,
         outside=outside,
         evidence=_evidence(record),
+        retries=retries,
     )
 
 

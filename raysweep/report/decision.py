@@ -172,7 +172,8 @@ def _longest(decision: Decision) -> list[Block]:
 
 
 def _verdict(cell: Cell) -> Shown:
-    return Shown("not known", Tone.NOTE) if cell.memory is None else fit_cell(cell.memory.fit)
+    memory = cell.memory
+    return Shown("not known", Tone.NOTE) if memory is None else fit_cell(memory.fit, retries=memory.retries)
 
 
 def _allowances(decision: Decision) -> list[Block]:

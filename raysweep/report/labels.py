@@ -24,11 +24,19 @@ FIT_CAPTION = (
 )
 
 
-def fit_cell(fit: Fit) -> Cell:
-    """Return a verdict with the GB that are free, or short; ``FIT_CAPTION`` says what they are."""
+def fit_cell(fit: Fit, *, retries: int = 0) -> Cell:
+    """Return a verdict with the GB that are free, or short; ``FIT_CAPTION`` says what they are.
+
+    Args:
+        fit: Of a cell.
+        retries: How often the allocator freed its cache in the very probe that the peak is of. What was free then
+            says nothing of what was lacking: the retries are shown in its place.
+    """
     if fit.verdict is Verdict.NO:
         # A run that died reserved what it could: what it would have needed beyond that is not known from it.
         return Cell("no", Tone.BAD)
+    if retries:
+        return Cell(f"{fit.verdict.value}, {retries:,} {'retry' if retries == 1 else 'retries'}", TONES[fit.verdict])
     return Cell(f"{fit.verdict.value} {fit.headroom_bytes / BYTES_PER_GB:+,.1f}", TONES[fit.verdict])
 
 

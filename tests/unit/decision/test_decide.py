@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from raysweep.decision.items import items_table, read_items_table
 from raysweep.decision.model import Decision
 from raysweep.errors import ArtifactError, InputError, SpaceError
 from raysweep.records import Mode, ProbeRecord, Source
-from raysweep.report.decision import decision_page
+from raysweep.report.decision import decision_json, decision_page
 from raysweep.report.generation import generation_page
 from raysweep.report.projection import projection_page
 from raysweep.report.text import page_text
@@ -166,6 +167,21 @@ def test_longest_lengths_never_grow_with_the_margin(tmp_path_factory: Any, margi
     small, large = (_decide(findings, margin_share=m).longest for m in sorted(margins))
     for a, b in zip(small, large, strict=True):
         assert (b.length_tokens or 0) <= (a.length_tokens or 0)
+
+
+def test_a_probe_that_freed_its_cache_is_tight_by_its_retries_and_not_by_what_that_left(tmp_path: Path) -> None:
+    retried = [
+        replace(r, measurement=measurement(allocation_retries=3))
+        if (r.flavour, r.length_tokens) == ("hf/a100-large", 8192)
+        else r
+        for r in _records()
+    ]
+    decision = _decide(gather([_artifact(tmp_path / "a", retried)]))
+    assert "tight, 3 retries" in page_text(decision_page(decision))
+    assert "tight +" not in page_text(decision_page(decision))
+    rejected = decision_json(decision)["rejected"]
+    tight = [row["headroom_bytes"] for row in rejected if row["verdict"] == "tight"]
+    assert tight and min(tight) > 0
 
 
 def test_a_shorter_length_may_be_asked_for(findings: Findings) -> None:

@@ -79,6 +79,7 @@ def test_a_completed_probe_fits_with_the_margin_asked_for() -> None:
     assert from_record(record(), H200, OUTSIDE, margin_share=0.9).fit.verdict is Verdict.TIGHT
     retried = record(measurement=measurement(allocation_retries=1))
     assert from_record(retried, H200, OUTSIDE, margin_share=0.08).fit.verdict is Verdict.TIGHT
+    assert from_record(retried, H200, OUTSIDE, margin_share=0.08).retries == 1
 
 
 def test_an_out_of_memory_probe_does_not_fit_and_says_where_it_died() -> None:
