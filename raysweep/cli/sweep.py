@@ -111,5 +111,6 @@ def _result(summary: SweepSummary, rejected: dict[str, str], out: str) -> SweepR
         spent_usd=summary.spent_usd,
         stopped={**rejected, **summary.stopped},
         over_budget=summary.over_budget,
+        nothing_left=summary.nothing_left,
         out=out,
     )

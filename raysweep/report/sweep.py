@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ASSUMED_PROBE_SECONDS = 90.0
 """For the price of a plan alone: loading and a few steps. The budget is held by the clock, not by this number."""
+NOTHING_LEFT = "Nothing was left to do: the artifact already held every probe that this sweep can make."
 _TONES = {ProbeState.COMPLETED: Tone.GOOD, ProbeState.PRUNED: Tone.WARN, ProbeState.FAILED: Tone.BAD}
 _WEIGHTS_WORDS = {WeightsFrom.RANDOM: "random", WeightsFrom.PRETRAINED: "pretrained: the checkpoint's own"}
 
@@ -148,6 +149,8 @@ class SweepResult:
     stopped: Mapping[str, str]
     over_budget: bool
     out: str
+    nothing_left: bool = False
+    """Whether a sweep that was gone on with had ended before."""
 
 
 def result_json(result: SweepResult) -> dict[str, Any]:
@@ -181,6 +184,7 @@ def result_page(result: SweepResult) -> Page:
                 ("artifact", result.out),
             ]
         ),
+        *([Sentence(NOTHING_LEFT, Tone.GOOD)] if result.nothing_left else []),
         *(
             Sentence(f"{flavour} was not probed to its end: {why}", Tone.WARN)
             for flavour, why in result.stopped.items()

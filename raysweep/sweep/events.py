@@ -107,6 +107,8 @@ class SweepSummary:
     """Per flavour that was not probed to its end, why: no node, budget, a session that would not start."""
     over_budget: bool
     """Whether a probe was refused, or ended, because the budget did not allow it."""
+    nothing_left: bool = False
+    """Whether what the artifact held was all that could be bought: not one probe was asked for."""
     trials: tuple[StudyTrial, ...] = field(default=(), repr=False)
 
     @property

@@ -7,7 +7,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cost.domain import Flavour
@@ -133,7 +133,7 @@ def run_sweep(
     run.spent_usd = spent_before(before, run.charges())[0]
     wanted = run.wanted()
     if not wanted:
-        return run.summary(started)
+        return replace(run.summary(started), nothing_left=bool(before))
     with connected(options.address, [f.name for f in wanted], options.sessions_per_flavour):
         places = run.places(wanted)
         if not places:

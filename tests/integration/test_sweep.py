@@ -210,9 +210,11 @@ def test_a_resumed_sweep_buys_no_probe_twice(sweep):
     summary = sweep(resume=True)
     assert began(sweep.folder, "lab/a") == list(LENGTHS)
     assert [record.length_tokens for record in summary.records] == [4096, 8192]
+    assert not summary.nothing_left
     assert len(sweep.artifact().records()) == len(summary.trials) == 4
     again = sweep(resume=True)
     assert again.records == ()
+    assert again.nothing_left
     assert began(sweep.folder, "lab/a") == list(LENGTHS)
 
 

@@ -131,6 +131,8 @@ def test_the_report_is_one_page(shell: Shell, sweep: dict[str, Any]) -> None:
 def test_a_finished_sweep_resumed_buys_nothing(shell: Shell, sweep: dict[str, Any]) -> None:
     again = shell.json("sweep", "space.yaml", "--device", "simulated", "--out", "out", "--resume")
     assert again["probes"] == []
+    text = shell.run("sweep", "space.yaml", "--device", "simulated", "--out", "out", "--resume").stdout
+    assert "Nothing was left to do: the artifact already held every probe" in " ".join(text.split())
 
 
 def test_a_sweep_into_the_same_folder_is_refused(shell: Shell, sweep: dict[str, Any]) -> None:
