@@ -169,4 +169,5 @@ def _size(record: ProbeRecord) -> str:
 def _error(share: float) -> Cell:
     size = abs(share)
     tone = Tone.GOOD if size <= CLOSE_SHARE else Tone.WARN if size <= FAR_SHARE else Tone.BAD
-    return Cell(f"{share:+.2%}", tone)
+    text = f"{share:+.2%}"
+    return Cell("0.00%" if text in ("+0.00%", "-0.00%") else text, tone)
