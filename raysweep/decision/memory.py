@@ -31,7 +31,7 @@ class CellMemory:
     evidence: str
     """A few words for people: which device, capped or not, at what it died."""
     retries: int = 0
-    """How often the allocator freed its cache in the probe whose peaks these are; 0 of a forecast, whose device has no end."""
+    """How often the allocator freed its cache in the probe whose peaks these are; 0 of a forecast."""
 
 
 def cell_records(
