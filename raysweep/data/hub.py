@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from raysweep.errors import DataError
+from raysweep.errors import DataError, nearest
 from raysweep.paths import exists, expanded
 
 OTHERWISE = (
@@ -13,6 +15,8 @@ OTHERWISE = (
     '{"tokens": n} a line.'
 )
 """What to do where texts have no tokenizer."""
+FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
+"""Any of these tells a folder with a tokenizer, as transformers saves one, from others."""
 _ANSWER_SECONDS = 10
 """The Hub answers within one; transformers itself asks again and again for most of a minute."""
 
@@ -33,12 +37,24 @@ def load_tokenizer(model: str, *, trust_remote_code: bool, counts: str) -> Any:
         source = str(path.parent if path.is_file() else path)
         return _loaded(source, model, trust_remote_code=trust_remote_code, counts=counts)
     if model.count("/") != 1 or model.startswith((".", "/", "~")):
-        raise DataError(f"{counts}: expected a tokenizer to count with, found none for {model!r} here. {OTHERWISE}")
+        found = "no such folder as" if "/" in model else "none for"
+        raise DataError(
+            f"{counts}: expected a tokenizer to count with, found {found} {model!r} here.{_nearest_folder(path)} "
+            f"{OTHERWISE}"
+        )
     try:
         return _loaded(model, model, trust_remote_code=trust_remote_code, counts=counts, local_files_only=True)
     except DataError:
         _check_reachable(model, counts)
     return _loaded(model, model, trust_remote_code=trust_remote_code, counts=counts)
+
+
+def _nearest_folder(path: Path) -> str:
+    """Return a hint at the folder beside it of nearly that name that holds a tokenizer, or an empty string."""
+    with suppress(OSError):
+        names = [folder.name for folder in path.parent.iterdir() if any(exists(folder / file) for file in FILES)]
+        return nearest(path.name, names)
+    return ""
 
 
 def _loaded(source: str, model: str, *, counts: str, **options: bool) -> Any:
@@ -65,5 +81,5 @@ def _check_reachable(model: str, counts: str) -> None:
         # No answer is told in the words of the library beneath, which may change.
         raise DataError(
             f"{counts}: expected a tokenizer to count with; that of {model!r} is not here, and the Hugging Face Hub "
-            f"does not answer ({error}). {OTHERWISE}"
+            f"does not answer ({error}).{_nearest_folder(expanded(model))} {OTHERWISE}"
         ) from error

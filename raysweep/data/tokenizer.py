@@ -132,7 +132,8 @@ class HubTokenizer:
         if not self._tokenizer.chat_template:
             raise DataError(
                 f"{where}: expected a tokenizer with a chat template to count 'messages', found that {self._model!r} "
-                "has none; give another tokenizer, texts, or token counts"
+                "has none. A folder needs chat_template.jinja, or chat_template in its tokenizer_config.json; or give "
+                "another tokenizer, texts, or token counts"
             )
         try:
             rendered: str = self._tokenizer.apply_chat_template(

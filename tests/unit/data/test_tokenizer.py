@@ -1,6 +1,7 @@
 """Counting the tokens of texts and conversations."""
 
 import json
+import shutil
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -190,8 +191,34 @@ def test_a_malformed_conversation_is_named(tmp_path: Path, chat_tokenizer: str, 
 
 
 def test_conversations_need_a_chat_template(tmp_path: Path, plain_tokenizer: str) -> None:
-    with pytest.raises(DataError, match="expected a tokenizer with a chat template to count 'messages'"):
+    wanted = (
+        r"expected a tokenizer with a chat template to count 'messages'.* chat_template\.jinja, or chat_template in"
+    )
+    with pytest.raises(DataError, match=wanted):
         read_items(written(tmp_path, {"messages": TALK}), tokenizer=plain_tokenizer)
+
+
+def test_a_chat_template_may_stand_in_a_file_of_its_own(
+    tmp_path: Path, plain_tokenizer: str, chat_tokenizer: str
+) -> None:
+    folder = shutil.copytree(plain_tokenizer, tmp_path / "own")
+    config = json.loads(Path(chat_tokenizer, "tokenizer_config.json").read_text())
+    (folder / "chat_template.jinja").write_text(config["chat_template"])
+    path = written(tmp_path, {"messages": TALK})
+    counts = [read_items(path, tokenizer=name, use_cache=False) for name in (str(folder), chat_tokenizer)]
+    assert counts[0].tokens.tolist() == counts[1].tokens.tolist()
+
+
+@pytest.mark.parametrize("name", ["./toknizer", "{folder}/toknizer", "toknizer"])
+def test_a_misspelt_folder_names_the_nearest_one_that_holds_a_tokenizer(
+    tmp_path: Path, plain_tokenizer: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(plain_tokenizer, tmp_path / "tokenizer")
+    (tmp_path / "toknizers").mkdir()  # nearer, and holds none
+    monkeypatch.chdir(tmp_path)
+    found = "no such folder as" if "/" in name else "none for"
+    with pytest.raises(DataError, match=rf"found {found} '.*toknizer' here\. Did you mean 'tokenizer'\?"):
+        read_items(written(tmp_path, {"text": "dog"}), tokenizer=name.format(folder=tmp_path))
 
 
 @pytest.mark.parametrize("name", ["qwen2.5-7b", "{folder}"])
