@@ -20,7 +20,7 @@ demo: $(STAMP)
 	@$(BIN)/raysweep project $(DEMO_OUT)
 
 test: check
-	@$(BIN)/pytest
+	@$(BIN)/pytest -n 2 --dist loadfile
 
 check: $(STAMP)
 	@$(BIN)/ruff check .

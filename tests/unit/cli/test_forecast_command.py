@@ -163,7 +163,8 @@ def test_several_files_are_stages_of_one_run(tmp_path: Path) -> None:
     assert one["fit"]["lab/small"]["fails_in"] == "b"
 
 
-def test_the_page_says_where_it_dies_and_what_would_help(tmp_path: Path) -> None:
+def test_the_page_says_where_it_dies_and_what_would_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "250")  # a long path leaves the sentences their words in one line
     result = _run(_space(tmp_path), "--lengths", "256", "--data", _items(tmp_path, GROWING))
     for text in ("Your data: mine, 8 items", "dies at", "What would help", "truncate items at", "an allowance"):
         assert text in result.stdout

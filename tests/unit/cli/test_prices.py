@@ -113,7 +113,10 @@ def test_the_environment_names_the_folder_of_gpuhunts_files(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("words", [("check",), ("show", "aws/p5.48xlarge")])
-def test_one_machine_type_at_two_prices_is_shown_with_both(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_one_machine_type_at_two_prices_is_shown_with_both(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "250")  # a long path leaves the other columns their words in one line
     own = tmp_path / "other.csv"
     own.write_text("flavour,price_usd_per_hour,source\naws/p5.48xlarge,98.32,another list\n")
     page = _run(*words, "--prices", str(own)).stdout

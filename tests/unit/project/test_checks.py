@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[3]
 def test_make_test_checks_style_types_imports_and_ends_with_pytest() -> None:
     plan = subprocess.run(["make", "--dry-run", "test"], cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S607 - make is looked up as people do
     commands = [line.split(".venv/bin/")[1] for line in plan.stdout.splitlines() if line.startswith(".venv/bin/")]
-    assert commands[-5:] == ["ruff check .", "ruff format --check .", "mypy", "lint-imports", "pytest"]
+    checks = ["ruff check .", "ruff format --check .", "mypy", "lint-imports"]
+    assert commands[-5:] == [*checks, "pytest -n 2 --dist loadfile"]
 
 
 def test_ci_runs_make_test() -> None:
