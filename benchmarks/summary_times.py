@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from benchmarks.markdown import table
 from benchmarks.projected_run import RUN_FILE, projected
 from cost.catalogue import Catalogue
 from cost.evidence import Evidence
-from cost.throughput import TimeModel, Timing, Work
+from cost.throughput import TimeModel, Work, micro_step_timings
 from cost.time_fit import fit
 from raysweep.decision.findings import gather
 from raysweep.decision.times import time_model
@@ -72,24 +72,12 @@ def projected_runs(folder: Path) -> Iterator[str]:
 
 
 def _first_items_row(run: dict[str, Any]) -> list[str]:
-    timings = _timings(run["micro_step_tokens"], run["micro_step_seconds"])
+    timings = micro_step_timings(run["micro_step_tokens"], run["micro_step_seconds"])
     sample, rest = timings[1 : SAMPLE_MICRO_STEPS + 1], timings[SAMPLE_MICRO_STEPS + 1 :]
     model = fit(sample, evidence=Evidence.MEASURED, optimizer_step_seconds=0.0)
-    work = rest[0].work
-    for timing in rest[1:]:
-        work = work.plus(timing.work)
-    seconds = model.seconds(work)
+    seconds = model.seconds(Work.total(timing.work for timing in rest))
     true_seconds = sum(timing.seconds for timing in rest)
     return [run["name"], f"{run['items']}", *_beside(seconds.expected, seconds.low, seconds.high, true_seconds)]
-
-
-def _timings(tokens: Sequence[int], seconds: Sequence[float]) -> list[Timing]:
-    met: set[int] = set()
-    timings = []
-    for length, taken in zip(tokens, seconds, strict=True):
-        timings.append(Timing(work=Work.of([length], new_lengths=0 if length in met else 1), seconds=taken))
-        met.add(length)
-    return timings
 
 
 def _beside(expected: float, low: float, high: float, true_seconds: float) -> list[str]:

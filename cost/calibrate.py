@@ -165,9 +165,7 @@ def _grouped(timings: Sequence[Timing]) -> Sequence[Timing]:
 
 
 def _sum(timings: Sequence[Timing]) -> Timing:
-    work = timings[0].work
-    for timing in timings[1:]:
-        work = work.plus(timing.work)
+    work = Work.total(timing.work for timing in timings)
     return Timing(work=work, seconds=math.fsum(timing.seconds for timing in timings))
 
 

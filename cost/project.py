@@ -80,9 +80,7 @@ def project(plan: RunPlan, model: TimeModel, terms: Terms | None = None) -> Proj
     """
     terms = terms or Terms(price_per_hour=None)
     stages = work_of(plan)
-    work = stages[0].work
-    for stage in stages[1:]:
-        work = work.plus(stage.work)
+    work = Work.total(stage.work for stage in stages)
     training = model.seconds(work)
     pauses: dict[str, float] = {}
     for stage in stages:

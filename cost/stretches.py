@@ -167,12 +167,9 @@ def _reached(plan: RunPlan, step: float) -> _Reached:
     if not stages:
         return _Reached()
     cut = work_of(replace(plan, stages=tuple(stages)))
-    work = cut[0].work
-    for later in cut[1:]:
-        work = work.plus(later.work)
     processes = len(cut) if plan.process_per_stage else 1
     return _Reached(
-        work=replace(work, optimizer_steps=step),
+        work=replace(Work.total(stage.work for stage in cut), optimizer_steps=step),
         pause_seconds=pause_seconds + processes * plan.warm_up_seconds,
         own_tokens=math.fsum(stage.tokens for stage in cut),
         padded_tokens=math.fsum(stage.padded_tokens for stage in cut),

@@ -8,7 +8,7 @@ one of its own. All five are 0 or more.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cost import least_squares
@@ -25,7 +25,9 @@ summed squares of what is unknown of an efficiency (overall .30, architecture .2
 
 HOST_SHARE = 0.12
 """Standard deviation, as a share, of the seconds that the host takes: launching kernels (the floor), and choosing them
-for a new length. Other work slows it for tens of seconds at a time, which a short probe cannot average out."""
+for a new length. Other work slows it for tens of seconds at a time, which a short probe cannot average out: 78 windows
+of 20 micro-steps lay 8 % (one deviation) off their six runs on an H200 (``artifacts/reference/varied-runs.jsonl``);
+here times the root of two, since the host of the run that is projected wanders as well."""
 
 TERMS = ("floor", "linear", "quadratic", "new length", "optimizer step")
 
@@ -65,6 +67,14 @@ class Work:
             optimizer_steps=self.optimizer_steps + other.optimizer_steps,
         )
 
+    @classmethod
+    def total(cls, works: Iterable[Work]) -> Work:
+        """Return all stretches together; no work for none."""
+        whole = cls(micro_steps=0, tokens=0, squared_tokens=0)
+        for work in works:
+            whole = whole.plus(work)
+        return whole
+
     @property
     def terms(self) -> tuple[float, ...]:
         """What multiplies each of the time model's coefficients, in their order."""
@@ -77,6 +87,24 @@ class Timing:
 
     work: Work
     seconds: float
+
+
+def micro_step_timings(
+    lengths_tokens: Sequence[int], seconds: Sequence[float], met_tokens: Iterable[int] = ()
+) -> tuple[Timing, ...]:
+    """Return the timings of a process's micro-steps, in their order, each told whether its length was new.
+
+    Args:
+        lengths_tokens: Padded length of each.
+        seconds: As many.
+        met_tokens: Lengths that the process had met before.
+    """
+    met = set(met_tokens)
+    timings = []
+    for length, taken in zip(lengths_tokens, seconds, strict=True):
+        timings.append(Timing(work=Work.of([length], new_lengths=0 if length in met else 1), seconds=taken))
+        met.add(length)
+    return tuple(timings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,7 +63,7 @@ def fit(
             raise CostError(f"A timing must be positive and of at least one micro-step, not {timing}.")
     observed = _Observed.of(timings, optimizer_step_seconds)
     values, noise_share, weighted = _settled(observed, hold_share)
-    usual: tuple[bool, ...] = ()
+    usual = (True,) * len(timings)
     for _ in range(_ROUNDS):
         before, usual = usual, observed.usual(values)
         if usual == before:

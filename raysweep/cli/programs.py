@@ -50,9 +50,7 @@ def trace_programs(
     from raysweep.trace.build import model_program
 
     config = load_config(model, trust_remote_code=trust_remote_code)
-    # Of one item a micro-batch nothing is padded: its program is the same with and without data.
-    is_padded = {step: padded and step.micro_batch > 1 for step in steps}
-    keys = {step: kept.program_key(config, step, lengths, padded=is_padded[step]) for step in is_padded}
+    keys = {step: kept.program_key(config, step, lengths, padded=padded) for step in steps}
     found = {step: kept.load(key) for step, key in keys.items()}
     programs: dict[StepSetting, Program] = {}
     reasons: dict[StepSetting, str] = {}
@@ -69,9 +67,7 @@ def trace_programs(
             processes = stack.enter_context(ProcessPoolExecutor(jobs, mp_context=_context()))
         threads = stack.enter_context(ThreadPoolExecutor(len(wanted) if processes else 1))
         futures = {
-            step: threads.submit(
-                model_program, model, config, step, lengths, padded=is_padded[step], executor=processes
-            )
+            step: threads.submit(model_program, model, config, step, lengths, padded=padded, executor=processes)
             for step in wanted
         }
         for step, program in found.items():

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from cost import calibrate as arithmetic
 from cost.plan import RunPlan, work_of
 from cost.stretches import Stretch, merged, timings_of, tokens_share, without_standstill, work_until
-from cost.throughput import TimeModel, Timing, Work
+from cost.throughput import TimeModel, Timing, Work, micro_step_timings
 from raysweep.decision.model import Cell, Decision
 from raysweep.decision.run_log import MicroStep, RunLog
 from raysweep.errors import InputError
@@ -70,16 +70,10 @@ def _of_micro_steps(plan: RunPlan, steps: Sequence[MicroStep]) -> tuple[tuple[Ti
             f"--from-log: expected at most the {planned:,.0f} micro-steps of the projection's run; "
             f"{len(steps):,} came. Project the run that is logged: its data, epochs and micro_batch."
         )
-    timings: list[Timing] = []
-    met: set[int] = set()
-    for step in steps:
-        length = max(round(step.tokens / plan.micro_batch), 1)
-        work = Work.of([length], new_lengths=0 if length in met else 1)
-        timings.append(Timing(work=work, seconds=step.seconds))
-        met.add(length)
-    lengths = [round(timing.work.tokens) for timing in timings]
-    done = Work.of(lengths, new_lengths=len(met), optimizer_steps=len(steps) / plan.accumulation)
-    return tuple(timings[1:]), done
+    lengths = [max(round(step.tokens / plan.micro_batch), 1) for step in steps]
+    timings = micro_step_timings(lengths, [step.seconds for step in steps])
+    done = Work.of(lengths, new_lengths=len(set(lengths)), optimizer_steps=len(steps) / plan.accumulation)
+    return timings[1:], done
 
 
 def _of_stretches(plan: RunPlan, model: TimeModel, log: RunLog, notes: list[str]) -> tuple[tuple[Timing, ...], Work]:

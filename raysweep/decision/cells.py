@@ -20,7 +20,7 @@ from raysweep.decision.memory import CellMemory, Forecaster, cell_records, from_
 from raysweep.decision.model import Cell
 from raysweep.decision.outside import outside_of
 from raysweep.decision.plan import million_tokens, run_plan, terms_of
-from raysweep.decision.roofline import lengths_to_time, roofline_timings, run_flops
+from raysweep.decision.roofline import roofline_timings, run_flops
 from raysweep.decision.times import time_model, timed
 from raysweep.records import Mode, Source
 from raysweep.setting import StepSetting
@@ -47,6 +47,9 @@ class Grid:
     stages: tuple[Stage, ...]
     """Empty where no data are named: each length then stands for a million tokens of its own."""
     forecaster: Forecaster
+    timed_lengths: tuple[int, ...]
+    """At which a roofline is laid."""
+    _warm_ups: dict[tuple[str, StepSetting], float] = field(default_factory=dict)
     _time_models: dict[tuple[str, StepSetting], TimeModel | None] = field(default_factory=dict)
     _projections: dict[tuple[str, StepSetting, int], Projection | None] = field(default_factory=dict)
     _unending: dict[tuple[str, StepSetting, int], str] = field(default_factory=dict)
@@ -69,9 +72,11 @@ class Grid:
         """Return the run on a flavour with a step under a length limit."""
         if not self.stages:
             return million_tokens(step, length_tokens)
-        measured = timed(self.findings.records, flavour, step, Source.MEASURED)
+        key = (flavour.name, step)
+        if key not in self._warm_ups:
+            self._warm_ups[key] = timed(self.findings.records, flavour, step, Source.MEASURED).warm_up_seconds
         return run_plan(
-            self.stages, self.findings.space, step, length_tokens, measured_warm_up_seconds=measured.warm_up_seconds
+            self.stages, self.findings.space, step, length_tokens, measured_warm_up_seconds=self._warm_ups[key]
         )
 
     def _cell(self, flavour: Flavour, step: StepSetting, length_tokens: int, margin_share: float) -> Cell:
@@ -102,8 +107,7 @@ class Grid:
     def _time_model(self, flavour: Flavour, step: StepSetting) -> TimeModel | None:
         key = (flavour.name, step)
         if key not in self._time_models:
-            lengths = lengths_to_time(self.stages, self.lengths)
-            roofline = roofline_timings(self.findings.programs.get(step), flavour, lengths)
+            roofline = roofline_timings(self.findings.programs.get(step), flavour, self.timed_lengths)
             self._time_models[key] = time_model(self.findings.records, flavour, step, roofline)
         return self._time_models[key]
 

@@ -24,6 +24,7 @@ from raysweep.decision.generation import GENERATIONS
 from raysweep.decision.memory import Forecaster
 from raysweep.decision.model import Cell, Decision, LongestFit, RunSummary
 from raysweep.decision.plan import MILLION_TOKENS, length_counts, stages_of, terms_of
+from raysweep.decision.roofline import lengths_to_time
 from raysweep.errors import ArtifactError, InputError, nearest
 from raysweep.memory.native_bf16 import bf16_notes
 from raysweep.records import Mode, Source
@@ -110,13 +111,15 @@ def _grid(
     if not findings.records and not findings.programs:
         raise ArtifactError(f"{findings.uris[0]}: expected probes; the sweep kept none. Go on with it: --resume")
     steps = tuple(dict.fromkeys([*findings.space.steps, *(r.step for r in findings.records)]))
+    stages = _stages(findings, items, scale)
     return Grid(
         findings=findings,
         flavours=flavours,
         labels=step_labels(steps),
         lengths=wanted,
-        stages=_stages(findings, items, scale),
+        stages=stages,
         forecaster=Forecaster(findings.programs, findings.space.allocator),
+        timed_lengths=lengths_to_time(stages, wanted),
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from cost.domain import Flavour
 from cost.evidence import Evidence
 from cost.holds import fit_holds
-from cost.throughput import TimeModel, Timing, Work
+from cost.throughput import TimeModel, Timing, Work, micro_step_timings
 from cost.time_fit import forecast
 from raysweep.data.batching import micro_batches
 from raysweep.records import Measurement, Mode, ProbeRecord, ProbeState, Source
@@ -88,27 +88,22 @@ def _shapes(record: ProbeRecord) -> set[int]:
     return {length * record.step.micro_batch for length in lengths}
 
 
-def _timings(record: ProbeRecord, seen: Measurement, met: set[int]) -> list[Timing]:
+def _timings(record: ProbeRecord, seen: Measurement, met: set[int]) -> tuple[Timing, ...]:
     """Return a probe's timings: a micro-step each of a data probe, else an optimizer step each."""
     if seen.micro_step_seconds:
         return _of_micro_steps(record, seen.micro_step_seconds, met)
     if record.length_tokens is None or record.item_tokens:
-        return []
-    lengths = [record.length_tokens] * record.step.accumulation
-    return [Timing(work=Work.of(lengths, optimizer_steps=1), seconds=seconds) for seconds in seen.step_seconds]
+        return ()
+    work = Work.of([record.length_tokens] * record.step.accumulation, optimizer_steps=1)
+    return tuple(Timing(work=work, seconds=seconds) for seconds in seen.step_seconds)
 
 
-def _of_micro_steps(record: ProbeRecord, seconds: Sequence[float], met: set[int]) -> list[Timing]:
+def _of_micro_steps(record: ProbeRecord, seconds: Sequence[float], met: set[int]) -> tuple[Timing, ...]:
     """A length that its process has not met before costs what only a new length costs; its first warmed it up."""
     lengths = _micro_batch_tokens(record)
     size = record.step.micro_batch
-    met = met | {lengths[0] * size} if record.measurement and record.measurement.first_step_seconds else set(met)
-    timings: list[Timing] = []
-    for length, taken in zip(lengths, seconds, strict=True):
-        new_lengths = 0 if length * size in met else 1
-        timings.append(Timing(work=Work.of([length], new_lengths=new_lengths), seconds=taken))
-        met.add(length * size)
-    return timings
+    warmed_up = lengths[:1] if record.measurement and record.measurement.first_step_seconds else []
+    return micro_step_timings(lengths, seconds, [*warmed_up, *(n for n in set(lengths) if n * size in met)])
 
 
 def _optimizer_steps(record: ProbeRecord, seen: Measurement) -> list[float]:

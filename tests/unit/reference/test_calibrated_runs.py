@@ -14,7 +14,7 @@ from cost.evidence import Evidence
 from cost.lengths import LengthCounts
 from cost.plan import RunPlan, Stage
 from cost.stretches import Stretch, timings_of, work_until
-from cost.throughput import HOLD_SHARE, TimeModel, Timing, Work
+from cost.throughput import HOLD_SHARE, TimeModel, Work, micro_step_timings
 
 NAMES = [name for name, run in varied_runs().items() if run["ended"] == "finished"]
 LOGGED_MICRO_STEPS = 100
@@ -42,12 +42,8 @@ def _holds(found: Calibration, rest_seconds: float, *, within_share: float) -> N
 def _of_micro_steps(run: dict[str, Any]) -> Calibration:
     lengths, seconds = run["micro_step_tokens"], run["micro_step_seconds"]
     logged = lengths[:LOGGED_MICRO_STEPS]
-    first_at = {length: at for at, length in reversed(list(enumerate(logged)))}
-    timings = [
-        Timing(work=Work.of([length], new_lengths=int(first_at[length] == at)), seconds=taken)
-        for at, (length, taken) in enumerate(zip(logged, seconds[:LOGGED_MICRO_STEPS], strict=True))
-    ]
-    return calibrate(_plan(run), FIRST, timings[1:], done=Work.of(logged, new_lengths=len(first_at)))
+    timings = micro_step_timings(logged, seconds[:LOGGED_MICRO_STEPS])
+    return calibrate(_plan(run), FIRST, timings[1:], done=Work.of(logged, new_lengths=len(set(logged))))
 
 
 def test_a_log_of_micro_steps_projects_the_rest(run: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import pytest
 from reference_files import varied_runs
 
 from cost.evidence import Evidence
-from cost.throughput import Timing, Work
+from cost.throughput import Timing, Work, micro_step_timings
 from cost.time_fit import fit
 from raysweep.search.cell import SAMPLE_MICRO_STEPS
 
@@ -16,10 +16,7 @@ FINISHED = [name for name, run in varied_runs().items() if run["ended"] == "fini
 def timings_of(name: str) -> list[Timing]:
     """Return the micro-steps, each known as of a new length or not; the first, which loads libraries, is left out."""
     run = varied_runs()[name]
-    lengths = run["micro_step_tokens"]
-    new = [lengths.index(length) == index for index, length in enumerate(lengths)]
-    timed = zip(lengths, new, run["micro_step_seconds"], strict=True)
-    return [Timing(work=Work.of([length], new_lengths=int(is_new)), seconds=s) for length, is_new, s in timed][1:]
+    return list(micro_step_timings(run["micro_step_tokens"], run["micro_step_seconds"]))[1:]
 
 
 def test_six_runs_were_measured() -> None:
@@ -31,10 +28,7 @@ def test_the_first_items_of_a_run_give_a_range_that_holds_the_rest(name: str) ->
     timings = timings_of(name)
     rest = timings[SAMPLE_MICRO_STEPS:]
     model = fit(timings[:SAMPLE_MICRO_STEPS], evidence=Evidence.MEASURED, optimizer_step_seconds=0.0)
-    work = rest[0].work
-    for timing in rest[1:]:
-        work = work.plus(timing.work)
-    seconds = model.seconds(work)
+    seconds = model.seconds(Work.total(timing.work for timing in rest))
     true_seconds = sum(timing.seconds for timing in rest)
     assert seconds.low < true_seconds < seconds.high
     assert seconds.expected == pytest.approx(true_seconds, rel=0.25)  # the host bounds these runs, and wanders
