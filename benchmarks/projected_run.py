@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.varied_run import in_its_own_process
 from cost.catalogue import Catalogue
 from cost.evidence import Range
-from raysweep.data.batching import pad_to_multiple
-from raysweep.data.limit import limit_items
 from raysweep.decision.decide import decide
 from raysweep.decision.findings import gather
+from raysweep.decision.plan import trained_tokens
 from raysweep.records import ProbeState
 from raysweep.store import Artifact
 
@@ -62,12 +61,10 @@ def projected(findings: Findings) -> Projected:
     Raises:
         ValueError: nothing was measured that fits, or more than one thing is to be chosen among.
     """
-    decision = decide(findings, Catalogue.load())
-    if len(decision.cells) != 1 or decision.cells[0].projection is None or decision.cells[0].time_model is None:
-        raise ValueError(f"expected one flavour, step and length with a known time; found {len(decision.cells)} cells")
-    (cell,) = decision.cells
-    projection = cell.projection
-    assert projection is not None  # noqa: S101  told above
+    cells = decide(findings, Catalogue.load()).cells
+    projection = cells[0].projection if len(cells) == 1 else None
+    if projection is None:
+        raise ValueError(f"expected one flavour, step and length with a known time; found {len(cells)} cells")
     done = [record for record in findings.records if record.state is ProbeState.COMPLETED]
     return Projected(
         training=projection.training_seconds.plus(projection.start_seconds),
@@ -82,14 +79,12 @@ def run_of(findings: Findings) -> dict[str, Any]:
     """Return the whole run, as ``benchmarks.varied_run`` plays one: each item once, in the data's order."""
     space = findings.space
     (items,) = findings.items.values()
-    limited = limit_items(items, max(space.lengths), space.run.over_length)
-    lengths = pad_to_multiple(limited.tokens, space.run.pad_to_multiple_tokens).tolist()
     (step,) = space.steps
     return {
         "name": space.name,
         "model": space.model,
         "step": step.to_dict(),
-        "lengths": lengths,
+        "lengths": trained_tokens(items, space).tolist(),
         "record_segments": False,
     }
 

@@ -21,7 +21,7 @@ from raysweep.errors import NotForecastError
 from raysweep.memory.conditions import Conditions, cublas_workspace_bytes
 from raysweep.memory.program import Program
 from raysweep.memory.replay import Replayer
-from raysweep.records import Mode, ProbeRecord, ProbeState
+from raysweep.records import Measurement, Mode, ProbeRecord, ProbeState
 from raysweep.setting import AllocatorSetting, Attention, Optimizer, StepSetting, Weights
 from raysweep.step.config import load_config
 from raysweep.store import Artifact
@@ -91,11 +91,9 @@ def a100(folder: Path) -> Iterator[str]:
     records = Artifact.open(folder / "a100-table").records()
     rows = []
     for row, record in zip(theirs, records, strict=True):
-        seen = record.measurement
+        seen = _seen(record)
         own = f"rank {row['rank'] or '-'}, {row['length_tokens']} tokens, {row['mode']}"
         given = [row["peak_allocated_gb"], row["peak_reserved_gb"] or "-"]
-        if seen is None:
-            raise ValueError(f"{record.probe_id}: a probe without a measurement")
         died = record.prune
         ours = [gb(seen.peak_allocated_bytes), gb(seen.peak_reserved_bytes)]
         if died:
@@ -192,10 +190,14 @@ def _cell_row(check: PeakCheck) -> list[str]:
     ]
 
 
-def _measured_row(record: ProbeRecord) -> list[str]:
-    seen = record.measurement
-    if seen is None:
+def _seen(record: ProbeRecord) -> Measurement:
+    if record.measurement is None:
         raise ValueError(f"{record.probe_id}: a probe without a measurement")
+    return record.measurement
+
+
+def _measured_row(record: ProbeRecord) -> list[str]:
+    seen = _seen(record)
     return [
         Path(record.model).name,
         _step(record.step),

@@ -19,11 +19,11 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.lengths import lengths_of
+from raysweep.cli.devices import set_allocator_conf
 from raysweep.setting import AllocatorSetting
 
 if TYPE_CHECKING:
@@ -81,12 +81,6 @@ def summary(result: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def allocator_conf(allocator: AllocatorSetting) -> str:
-    """Return the setting as ``PYTORCH_ALLOC_CONF`` writes it; the defaults are left out."""
-    names = {name: value for name, value in asdict(allocator).items() if value not in (None, False)}
-    return ",".join(f"{name}:{value}" for name, value in names.items())
-
-
 def _done(out: Path) -> set[str]:
     if not out.is_file():
         return set()
@@ -96,12 +90,7 @@ def _done(out: Path) -> set[str]:
 def in_its_own_process(run: dict[str, Any], seconds: float, *, dry: bool) -> dict[str, Any]:
     """Play one run; whatever becomes of its process, a result comes back."""
     environment = dict(os.environ)
-    conf = allocator_conf(AllocatorSetting(**run.get("allocator", {})))
-    # torch 2.11 reads the first name and knows the second as an older one.
-    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
-        environment.pop(name, None)
-        if conf:
-            environment[name] = conf
+    set_allocator_conf(AllocatorSetting(**run.get("allocator", {})).conf, environment)
     command = [sys.executable, "-m", "benchmarks.varied_child", f"{seconds:.0f}", "dry" if dry else "cuda"]
     try:
         process = subprocess.run(

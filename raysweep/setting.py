@@ -147,6 +147,18 @@ class AllocatorSetting:
     max_split_size_mb: int | None = None
     """Blocks of this size (MiB) and above are not split; None is unlimited."""
 
+    @property
+    def conf(self) -> str:
+        """The setting as the environment variable writes it; the defaults are left out, all of them empty."""
+        names = {name: value for name, value in asdict(self).items() if value is not None and value is not False}
+        return ",".join(f"{name}:{value}" for name, value in names.items())
+
+
+ALLOCATOR_VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
+"""The environment variable that every version of torch reads."""
+ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", ALLOCATOR_VARIABLE)
+"""Both names: which of them wins where both are set differs between versions (2.13 takes the older one)."""
+
 
 def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}

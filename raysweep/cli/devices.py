@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from raysweep.errors import InputError, MachineError, SpaceError, nearest
 from raysweep.records import Source
-from raysweep.setting import WeightsFrom
+from raysweep.setting import ALLOCATOR_VARIABLES, WeightsFrom
 
 if TYPE_CHECKING:
     from cost.catalogue import Catalogue
@@ -131,7 +131,7 @@ def device_factory(space: SearchSpace, flavour: Flavour, *, emulated: bool) -> R
         seed=space.seed,
         memory_cap_bytes=flavour.total_memory_bytes if emulated else None,
         outside_allocator_bytes=flavour.outside_allocator_bytes if emulated else None,
-        allocator_conf=_allocator_conf(space),
+        allocator_conf=space.allocator.conf,
         workspace_config=_workspace_config(flavour) if emulated else None,
     )
 
@@ -181,21 +181,22 @@ def check_weights(space: SearchSpace, devices: Devices) -> None:
     find_checkpoint(space.model, config, trust_remote_code=space.trust_remote_code)
 
 
-def set_allocator_conf(conf: str) -> None:
-    """Make this process's allocator follow the space alone, whatever the machine's environment says.
+def set_allocator_conf(conf: str, environment: MutableMapping[str, str] | None = None) -> None:
+    """Make an allocator follow the space alone, whatever the machine's environment says: both names, set or cleared.
 
-    To be called before torch reads it, which in a session's process has not happened yet. Both names are set, or
-    cleared: which of them wins where both are set differs between versions of torch (2.13 takes the older one).
+    To be called before torch reads it, which in a session's process has not happened yet.
 
     Args:
         conf: as the variables are written; empty for the allocator's defaults.
+        environment: of the process; by default of this one.
     """
     import os
 
-    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
-        os.environ.pop(name, None)
+    environment = os.environ if environment is None else environment
+    for name in ALLOCATOR_VARIABLES:
+        environment.pop(name, None)
         if conf:
-            os.environ[name] = conf
+            environment[name] = conf
 
 
 def set_workspace_config(config: str | None) -> None:
@@ -213,18 +214,6 @@ def _workspace_config(flavour: Flavour) -> str | None:
     from raysweep.memory.conditions import cublas_workspace_config
 
     return None if flavour.device is None else cublas_workspace_config(flavour.device.compute_capability)
-
-
-def _allocator_conf(space: SearchSpace) -> str:
-    allocator = space.allocator
-    parts = []
-    if allocator.expandable_segments:
-        parts.append("expandable_segments:True")
-    if allocator.garbage_collection_threshold is not None:
-        parts.append(f"garbage_collection_threshold:{allocator.garbage_collection_threshold}")
-    if allocator.max_split_size_mb is not None:
-        parts.append(f"max_split_size_mb:{allocator.max_split_size_mb}")
-    return ",".join(parts)
 
 
 def _is(flavour: Flavour, gpu: Gpu) -> bool:

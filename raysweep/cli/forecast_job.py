@@ -60,6 +60,7 @@ class ForecastJob:
         """
         from cost.candidate import Reason
         from raysweep.cli.programs import trace_programs
+        from raysweep.data.batching import differ_in_length
         from raysweep.memory.forecast import Rejected, forecast, forecast_data
         from raysweep.memory.native_bf16 import bf16_notes
 
@@ -75,7 +76,7 @@ class ForecastJob:
             space.model,
             space.steps,
             reach,
-            padded=any(stage.tokens.min() < stage.tokens.max() for stage in stages),
+            padded=differ_in_length(stage.tokens for stage in stages),
             trust_remote_code=space.trust_remote_code,
             quiet=quiet,
         )

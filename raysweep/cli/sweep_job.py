@@ -73,6 +73,7 @@ class SweepJob:
             NotForecastError: a step to simulate cannot be traced.
         """
         from raysweep.cli.programs import trace_programs
+        from raysweep.data.batching import differ_in_length
 
         space = self.space
         if kept is not None and (table := kept.programs_table()) is not None:
@@ -85,7 +86,7 @@ class SweepJob:
             space.model,
             space.steps,
             space.lengths,
-            padded=any(items.tokens.min() < items.tokens.max() for items in self.items.values()),
+            padded=differ_in_length(items.tokens for items in self.items.values()),
             trust_remote_code=space.trust_remote_code,
             quiet=quiet,
         )
@@ -242,13 +243,10 @@ def _sample(space: SearchSpace, items: dict[str, Items], devices: Devices) -> tu
 
     Packed runs have one length alone, which is probed anyway.
     """
-    from raysweep.data.batching import pad_to_multiple
-    from raysweep.data.limit import limit_items
+    from raysweep.decision.plan import trained_tokens
     from raysweep.search.cell import SAMPLE_MICRO_STEPS
 
     if not items or devices.is_simulated or not space.lengths or space.run.packing is not None:
         return ()
-    limited = limit_items(next(iter(items.values())), max(space.lengths), space.run.over_length)
     most = SAMPLE_MICRO_STEPS * max(step.micro_batch for step in space.steps)
-    padded = pad_to_multiple(limited.tokens[:most], space.run.pad_to_multiple_tokens)
-    return tuple(padded.tolist())
+    return tuple(trained_tokens(next(iter(items.values())), space)[:most].tolist())

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,6 +32,11 @@ def micro_batches(tokens: Counts, micro_batch: int) -> Counts:
     """
     _at_least_one("a micro-batch", micro_batch)
     return np.maximum.reduceat(tokens, np.arange(0, tokens.size, micro_batch))
+
+
+def differ_in_length(parts: Iterable[Counts]) -> bool:
+    """Return whether items of some part differ in length, so that micro-batches of several may be padded."""
+    return any(tokens.min() < tokens.max() for tokens in parts)
 
 
 def is_padded(tokens: Counts, micro_batch: int) -> NDArray[np.bool_]:

@@ -10,7 +10,9 @@ from cost.batches import Packing
 from cost.lengths import LengthCounts
 from cost.money import Terms
 from cost.plan import RunPlan, Stage
-from raysweep.data.items import Items
+from raysweep.data.batching import pad_to_multiple
+from raysweep.data.items import Counts, Items
+from raysweep.data.limit import limit_items
 from raysweep.errors import SpaceError, nearest
 from raysweep.setting import StepSetting
 from raysweep.space import SearchSpace
@@ -45,6 +47,16 @@ def check_stage_names(names: Iterable[str], space: SearchSpace) -> None:
                 f"the loss; data of {name!r} came.{nearest(name, planned)} Write --data {planned[0]}=FILE; a run of "
                 "other stages is a search space of its own."
             )
+
+
+def trained_tokens(items: Items, space: SearchSpace) -> Counts:
+    """Return the lengths of items, in their order, as the run trains on them under the space's longest length.
+
+    Raises:
+        DataError: no item is left.
+    """
+    limited = limit_items(items, max(space.lengths), space.run.over_length)
+    return pad_to_multiple(limited.tokens, space.run.pad_to_multiple_tokens)
 
 
 def stages_of(items: Mapping[str, LengthCounts], space: SearchSpace) -> tuple[Stage, ...]:

@@ -14,7 +14,7 @@ from raysweep.data.items import Counts, Items
 from raysweep.data.limit import limit_items
 from raysweep.memory.data_run import DataRun, DataStage
 from raysweep.memory.study import Card
-from raysweep.setting import AllocatorSetting, StepSetting
+from raysweep.setting import ALLOCATOR_VARIABLE, AllocatorSetting, StepSetting
 
 LIMIT_GRAIN_TOKENS = 64
 LIMITS = 64
@@ -25,7 +25,6 @@ SPLIT_SIZES_MB = (512, 128)
 BUCKET_STEPS = 50
 """Items of a bucket, in optimizer steps: as many as transformers' ``group_by_length`` takes."""
 
-_VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
 _EXPANDABLE = "expandable_segments:True"
 _VERBS = {
     OverLength.TRUNCATE: "truncate items at",
@@ -97,7 +96,7 @@ class Changes:
         return [
             Change(
                 kind=ChangeKind.ALLOCATOR,
-                what=f"{_VARIABLE}={words}",
+                what=f"{ALLOCATOR_VARIABLE}={words}",
                 consequence=consequence,
                 run=self._with(self.run.stages, setting),
             )
@@ -204,9 +203,10 @@ class Changes:
             lost += int(before.sum() - after.sum())
             stages.append(replace(stage, tokens=after, index=None))
         own = allocator == self.run.allocator
+        with_segments = "" if own else f", with {ALLOCATOR_VARIABLE}={_EXPANDABLE}"
         return Change(
             kind=ChangeKind.LIMIT,
-            what=f"{_VERBS[self._over_length]} {limit:,} tokens" + ("" if own else f", with {_VARIABLE}={_EXPANDABLE}"),
+            what=f"{_VERBS[self._over_length]} {limit:,} tokens{with_segments}",
             run=self._with(stages, allocator),
             limit_tokens=limit,
             lost_token_share=lost / self._tokens,

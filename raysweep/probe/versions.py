@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import platform
 
+from raysweep.setting import ALLOCATOR_VARIABLES
 from raysweep.versions import package_versions
 
-MEMORY_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG")
+MEMORY_VARIABLES = (*ALLOCATOR_VARIABLES, "CUBLAS_WORKSPACE_CONFIG")
 """Of the environment: they change what a step takes, and are kept where they are set."""
 
 

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 from cost.verdict import Fit
 from raysweep.report.labels import TONES, fit_cell, gb
 from raysweep.report.page import Block, Cell, Heading, Sentence, Tone, table
+from raysweep.setting import ALLOCATOR_VARIABLE
 
 if TYPE_CHECKING:
     from raysweep.memory.advice import Advice
     from raysweep.memory.data_run import DataFit
     from raysweep.memory.forecast import DataForecast, Forecast
     from raysweep.setting import StepSetting
-
-ALLOCATOR_VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
 
 
 def data_blocks(forecast: Forecast, labels: dict[StepSetting, str]) -> list[Block]:

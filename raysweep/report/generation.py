@@ -7,17 +7,14 @@ from typing import Any
 from raysweep.decision.model import Cell, Decision
 from raysweep.report.page import Page, Sentence, Tone, facts
 from raysweep.report.projection import flavours_table, slurm_words
-from raysweep.report.words import hours_words, money_words, no_choice, price_words, range_json, run_words
+from raysweep.report.words import hours_words, money_words, no_choice, price_words, range_json, run_json, run_words
 
 
 def generation_json(decision: Decision, *, slurm_margin_share: float) -> dict[str, Any]:
     """Return the chosen cell, and the best cell of every other flavour, as plain data."""
     chosen = decision.chosen
     return {
-        "model": decision.model,
-        "artifacts": list(decision.uris),
-        "currency": decision.choice.currency,
-        "run": {"name": decision.run.name, "items": decision.run.items, "tokens": decision.run.tokens},
+        **run_json(decision),
         "chosen": _cell_json(chosen, slurm_margin_share) if chosen else None,
         "flavours": [_cell_json(cell, slurm_margin_share) for cell in decision.best_by_flavour if cell.candidate.hours],
         "notes": list(decision.notes),

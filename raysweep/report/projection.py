@@ -13,17 +13,23 @@ from raysweep.decision.model import Cell, Decision
 from raysweep.report.limits import limit_blocks, limits_json
 from raysweep.report.page import Block, Heading, Page, Sentence, Tone, facts, table
 from raysweep.report.page import Cell as Shown
-from raysweep.report.words import hours_words, money_words, no_choice, price_words, range_json, range_words, run_words
+from raysweep.report.words import (
+    hours_words,
+    money_words,
+    no_choice,
+    price_words,
+    range_json,
+    range_words,
+    run_json,
+    run_words,
+)
 
 
 def projection_json(decision: Decision, *, slurm_margin_share: float) -> dict[str, Any]:
     """Return the projection of the chosen cell, and the best cell of every other flavour, as plain data."""
     chosen = decision.chosen
     return {
-        "model": decision.model,
-        "artifacts": list(decision.uris),
-        "currency": decision.choice.currency,
-        "run": {"name": decision.run.name, "items": decision.run.items, "tokens": decision.run.tokens},
+        **run_json(decision),
         "chosen": _cell_json(chosen, slurm_margin_share) if chosen and chosen.projection else None,
         "flavours": [_cell_json(cell, slurm_margin_share) for cell in decision.best_by_flavour if cell.projection],
         "limits": limits_json(decision.limits),

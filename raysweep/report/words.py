@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from cost.candidate import Reason
 from cost.domain import Flavour
@@ -29,6 +30,16 @@ def no_choice(decision: Decision) -> str:
             "What fits has no known time or price: nothing can be chosen. Name a gpu_id and a price for the flavours."
         )
     return f"Nothing that fits reaches {decision.choice.at_least_tokens:,} tokens."
+
+
+def run_json(decision: Decision) -> dict[str, Any]:
+    """Return what a projection is of: the model, the artifacts, the currency and the run, as plain data."""
+    return {
+        "model": decision.model,
+        "artifacts": list(decision.uris),
+        "currency": decision.choice.currency,
+        "run": {"name": decision.run.name, "items": decision.run.items, "tokens": decision.run.tokens},
+    }
 
 
 def run_words(decision: Decision) -> str:

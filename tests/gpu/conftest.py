@@ -10,14 +10,14 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
+from raysweep.probe.device_runner import DeviceRunner
+from raysweep.probe.steps import Pace
+
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 sys.path.insert(0, str(HERE))
 sys.path.insert(1, str(ROOT))  # the benchmarks, which are no part of the installed package
 
 from gpu_models import llama  # noqa: E402  the folder is on the path only now
-
-from raysweep.probe.device_runner import DeviceRunner  # noqa: E402
-from raysweep.probe.steps import Pace  # noqa: E402
 
 QUICK = Pace(measured_seconds=0)
 

@@ -10,6 +10,7 @@ import torch
 
 from cost.catalogue import Catalogue
 from raysweep.probe.device import CudaDevice
+from raysweep.setting import ALLOCATOR_VARIABLES
 
 LEFT_BYTES = 2**20
 """What libraries may keep on the card between two tests: a few tables of their kernels."""
@@ -27,7 +28,7 @@ def need_what_is_forecast() -> None:
     pytest.importorskip("numba")
     if torch.cuda.get_device_capability() < (8, 0):
         pytest.skip("the forecast's bf16 attention is that of chips from compute capability 8.0 on")
-    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+    for name in ALLOCATOR_VARIABLES:
         if os.environ.get(name):
             pytest.skip(f"{name} is set; the forecast compared is that of the allocator's defaults")
 
@@ -38,6 +39,12 @@ def need_a_clean_card() -> None:
     CudaDevice().release_caches()  # cuBLAS's workspaces too
     left_bytes = torch.cuda.memory_allocated()
     assert left_bytes <= LEFT_BYTES, f"an earlier test left {left_bytes:,} bytes; run this module alone"
+
+
+def need_a_known_card() -> None:
+    """Skip where the catalogue lacks this kind of card."""
+    if catalogue_id() is None:
+        pytest.skip("the catalogue does not know this card, so that nothing says how fast an emulated one is")
 
 
 def compute_capability() -> str:

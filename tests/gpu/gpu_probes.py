@@ -59,3 +59,16 @@ def held_against_forecast(
     }
     capabilities = {torch.cuda.get_device_name(): compute_capability()}
     return verify(records, programs, AllocatorSetting(), capabilities=capabilities, outside_bytes=outside_bytes)
+
+
+def agree(found: Verification) -> None:
+    """Hold both peaks of every probe that ran to the margins, and the end of every other one to its forecast."""
+    for check in found.peaks:
+        assert abs(check.allocated_error_share) <= ALLOCATED_SHARE, check
+        assert abs(check.reserved_error_share) <= RESERVED_SHARE or check.reserved_beyond_share == 0, check
+    for outcome in found.outcomes:
+        assert outcome.agrees, outcome
+        assert outcome.failure is not None and outcome.record.prune is not None
+        assert outcome.failure.moment.phase == outcome.record.prune.phase
+        if outcome.record.item_tokens:
+            assert outcome.failure.moment.item == outcome.record.prune.item

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from gpu_card import need_a_clean_card, need_free, need_what_is_forecast
 from gpu_models import llama
-from gpu_probes import ALLOCATED_SHARE, RESERVED_SHARE, held_against_forecast, probed
+from gpu_probes import agree, held_against_forecast, probed
 
 from raysweep.probe.device_runner import DeviceRunner
 from raysweep.probe.steps import Pace
@@ -105,13 +105,7 @@ def test_the_table_ends_and_peaks_as_forecast(trainings: dict[tuple[int, int], P
     need_what_is_forecast()
     found = held_against_forecast(list(trainings.values()), llama(), {CARD: OUTSIDE_BYTES})
     assert (len(found.peaks), len(found.outcomes), found.skipped) == (4, 2, ())
-    for check in found.peaks:
-        assert abs(check.allocated_error_share) <= ALLOCATED_SHARE, check
-        assert abs(check.reserved_error_share) <= RESERVED_SHARE or check.reserved_beyond_share == 0, check
-    for outcome in found.outcomes:
-        assert outcome.agrees, outcome
-        assert outcome.failure is not None and outcome.record.prune is not None
-        assert outcome.failure.moment.phase == outcome.record.prune.phase
+    agree(found)
 
 
 def test_a_resident_copy_is_one_more_adapter_on_the_device(

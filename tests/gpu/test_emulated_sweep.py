@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 from click.testing import CliRunner
-from gpu_card import catalogue_id, need_a_clean_card, need_free, need_what_is_forecast
+from gpu_card import catalogue_id, need_a_clean_card, need_a_known_card, need_free, need_what_is_forecast
 from gpu_models import llama
-from gpu_probes import ALLOCATED_SHARE, RESERVED_SHARE, held_against_forecast, probed
+from gpu_probes import agree, held_against_forecast, probed
 
 from raysweep.cli.app import app
 from raysweep.probe.device_runner import DeviceRunner
@@ -214,15 +214,7 @@ def test_every_probe_ends_as_its_forecast(swept: Swept) -> None:
     need_what_is_forecast()
     found = held_against_forecast(swept.artifact.records(), llama(), dict.fromkeys(NAMES, OUTSIDE_BYTES))
     assert (len(found.peaks), len(found.outcomes), found.skipped) == (20, 4, ())
-    for check in found.peaks:
-        assert abs(check.allocated_error_share) <= ALLOCATED_SHARE, check
-        assert abs(check.reserved_error_share) <= RESERVED_SHARE or check.reserved_beyond_share == 0, check
-    for outcome in found.outcomes:
-        assert outcome.agrees, outcome
-        assert outcome.failure is not None and outcome.record.prune is not None
-        assert outcome.failure.moment.phase == outcome.record.prune.phase
-        if outcome.record.item_tokens:
-            assert outcome.failure.moment.item == outcome.record.prune.item
+    agree(found)
 
 
 def test_without_checkpointing_each_card_is_told_its_own_length(decision: Decision, lengths: list[int]) -> None:
@@ -233,8 +225,7 @@ def test_without_checkpointing_each_card_is_told_its_own_length(decision: Decisi
 def test_the_cheapest_card_is_chosen_with_the_checkpointing_that_fits_it(
     decision: Decision, lengths: list[int]
 ) -> None:
-    if catalogue_id() is None:
-        pytest.skip("the catalogue does not know this card, so that nothing says how fast an emulated one is")
+    need_a_known_card()
     assert decision.chosen is not None
     assert decision.chosen.flavour.name == "lab/small"
     assert decision.chosen.step.checkpointing is Checkpointing.GPU
@@ -244,8 +235,7 @@ def test_the_cheapest_card_is_chosen_with_the_checkpointing_that_fits_it(
 def test_the_commands_choose_and_project_from_the_artifact(
     swept: Swept, decision: Decision, lengths: list[int]
 ) -> None:
-    if catalogue_id() is None:
-        pytest.skip("the catalogue does not know this card, so that nothing says how fast an emulated one is")
+    need_a_known_card()
     said = {}
     for command in ("choose", "project"):
         result = CliRunner().invoke(app, [command, swept.artifact.uri, "--json"], catch_exceptions=False)

@@ -85,10 +85,8 @@ def test_every_plan_names_steps_and_lengths_that_read(plan: Path) -> None:
 
 def test_the_allocators_setting_is_written_as_torch_reads_it() -> None:
     setting = AllocatorSetting(expandable_segments=True, garbage_collection_threshold=0.8, max_split_size_mb=64)
-    assert varied_run.allocator_conf(AllocatorSetting()) == ""
-    assert varied_run.allocator_conf(setting) == (
-        "expandable_segments:True,garbage_collection_threshold:0.8,max_split_size_mb:64"
-    )
+    assert AllocatorSetting().conf == ""
+    assert setting.conf == ("expandable_segments:True,garbage_collection_threshold:0.8,max_split_size_mb:64")
 
 
 def test_a_run_has_a_process_of_its_own_and_a_second_call_skips_it(
