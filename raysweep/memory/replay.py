@@ -16,6 +16,12 @@ from raysweep.memory.program import FIXED, SEGMENTS, Program, SegmentName, flatt
 
 STEADY_STEPS = 2
 """Optimizer steps after which the peaks of one length repeat: the second one begins with the optimizer's state."""
+STEADY_MICRO_STEPS = 2
+"""Of an optimizer step; later ones repeat the second one event for event."""
+RETRIED_STEPS, RETRIED_MICRO_STEPS = 5, 4
+"""The same once the allocator has given its cache back: what is free then lies elsewhere than before, and the same step
+may find no room in it. As many steps as a probe runs at least; what dies so was seen to die in the third step, or in
+the third micro-step of the second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +62,14 @@ class Replayer:
         self._flats: dict[tuple[SegmentName, int, int], Playable] = {}
 
     def steady(self, length_tokens: int, *, accumulation: int, conditions: Conditions | None = None) -> Replay:
-        """Play ``STEADY_STEPS`` optimizer steps of micro-steps that all have one length."""
-        # Micro-steps after the second repeat it event for event: nothing new can happen in them.
-        micro_steps = min(accumulation, 2)
-        return self.run([length_tokens] * (STEADY_STEPS * micro_steps), accumulation=micro_steps, conditions=conditions)
+        """Play ``STEADY_STEPS`` optimizer steps of micro-steps that all have one length; more where it retries."""
+        found = self._steps(STEADY_STEPS, length_tokens, min(accumulation, STEADY_MICRO_STEPS), conditions)
+        if not found.runs or not found.retries:
+            return found
+        return self._steps(RETRIED_STEPS, length_tokens, min(accumulation, RETRIED_MICRO_STEPS), conditions)
+
+    def _steps(self, steps: int, length_tokens: int, micro_steps: int, conditions: Conditions | None) -> Replay:
+        return self.run([length_tokens] * (steps * micro_steps), accumulation=micro_steps, conditions=conditions)
 
     def run(
         self,
