@@ -231,8 +231,8 @@ class LengthCounts:
 
         Items are taken to fall on lengths at random, with a density that is even within each block of some twenty
         neighbours: a block of m items over w lengths then shows ``w (1 - exp(-m / w))`` of them. The estimate is
-        scaled so that it gives the number seen when nothing grows. A length with twenty items of its own, as the limit
-        that cuts many, is a block by itself.
+        scaled so that it gives the number seen when nothing grows, and bounded by how many there can be. A length with
+        twenty items of its own, as the limit that cuts many, is a block by itself.
         """
         counted = [count / self.growth for count in self.items]
         if self.growth < 1:
@@ -241,7 +241,7 @@ class LengthCounts:
         for width, items in self._blocks(counted):
             seen += -width * math.expm1(-items / width)
             grown += -width * math.expm1(-items * self.growth / width)
-        return len(self.lengths_tokens) * grown / seen
+        return min(len(self.lengths_tokens) * grown / seen, math.ceil(self.longest_tokens / self.multiple_tokens))
 
     def _blocks(self, counted: Iterable[float]) -> Iterator[tuple[float, float]]:
         """Yield how many lengths each block of neighbours could show, and its items."""

@@ -1,7 +1,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cost.errors import CostError
@@ -112,6 +112,7 @@ def test_scaled_data_under_a_limit_and_padded_shows_as_many_lengths_as_real_data
 
 
 @given(lengths, st.floats(0.1, 10))
+@example([1], 2.0)  # no length is left that could be new
 def test_growth_scales_items_and_tokens_alike(items, factor):
     counts = LengthCounts.of(items)
     assert counts.scaled(factor).tokens == pytest.approx(factor * counts.tokens)
