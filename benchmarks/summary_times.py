@@ -53,7 +53,8 @@ def projected_runs(folder: Path) -> Iterator[str]:
     """Whole runs beside what sweeps of theirs projected before they began."""
     rows = []
     for path in sorted((folder / "projected").glob(f"*/{RUN_FILE}")):
-        run = json.loads(path.read_text(encoding="utf-8"))["run"]
+        played = json.loads(path.read_text(encoding="utf-8"))
+        run, before = played["run"], played["projected_before"]["training"]["expected"]
         found = projected(gather([Artifact.open(path.parent)]))
         rows.append(
             [
@@ -62,13 +63,14 @@ def projected_runs(folder: Path) -> Iterator[str]:
                 f"{found.probes:.1f}",
                 f"{found.probes / run['run_seconds']:.1%}",
                 *_beside(found.training.expected, found.training.low, found.training.high, run["run_seconds"]),
+                f"{before:.1f} ({before / run['run_seconds'] - 1:+.1%})",
             ]
         )
     if rows:
         yield "## projected: whole runs beside their projections"
         yield ""
         columns = ["run", "items", "probes s", "of the run", "projected s", "range s", "true s", "off", "in the range"]
-        yield from table(columns, rows)
+        yield from table([*columns, "as projected before the run"], rows)
 
 
 def _first_items_row(run: dict[str, Any]) -> list[str]:

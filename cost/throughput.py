@@ -23,11 +23,11 @@ FORECAST_LOG_SD = 0.435
 """Standard deviation of the logarithm of a roofline's seconds for a flavour that was never probed: the root of the
 summed squares of what is unknown of an efficiency (overall .30, architecture .25, GPU .15, flavour .12)."""
 
-HOST_SHARE = 0.12
+HOST_SHARE = 0.10
 """Standard deviation, as a share, of the seconds that the host takes: launching kernels (the floor), and choosing them
-for a new length. Other work slows it for tens of seconds at a time, which a short probe cannot average out: 78 windows
-of 20 micro-steps lay 8 % (one deviation) off their six runs on an H200 (``artifacts/reference/varied-runs.jsonl``);
-here times the root of two, since the host of the run that is projected wanders as well."""
+for a new length. Other work slows it for tens of seconds at a time, which a short probe cannot average out. With this
+value the ranges of 179 windows of 25 micro-steps hold what the rest of their run took in 93 of 100, in twelve runs on
+an H200 (``artifacts/reference``); with a tenth less in 90, on one machine and in one process."""
 
 TERMS = ("floor", "linear", "quadratic", "new length", "optimizer step")
 

@@ -243,3 +243,29 @@ def test_a_step_that_the_host_bounds_has_a_wider_range_than_one_that_the_device_
         return (seconds.high - seconds.low) / seconds.expected
 
     assert width(0.3, 1e-6) > 2 * width(0.001, 1e-4)
+
+
+def held_up_in_rows(count: int) -> list[Timing]:
+    """Micro-steps of as many lengths, each new, of which a busy host makes seven in a row of every 26 take 0.6 more."""
+    rng = random.Random(5)
+    timings = [timed(Work.of([500 + 97 * i], new_lengths=1)) for i in range(count)]
+    rng.shuffle(timings)
+    return [
+        replace(t, seconds=t.seconds * (1.6 if 8 <= i % 26 < 15 else 1 + 0.02 * rng.gauss(0, 1)))
+        for i, t in enumerate(timings)
+    ]
+
+
+def test_a_host_busy_for_a_quarter_of_a_probe_moves_the_fit_by_a_fraction_of_that():
+    model = measured(held_up_in_rows(26))
+    assert model.one_off_seconds == 0  # too many to be exceptions
+    work = Work.of(range(500, 3000, 10), new_lengths=250)
+    assert model.expected_seconds(work) == pytest.approx(TRUTH.expected_seconds(work), rel=0.06)
+    assert model.seconds(work).high > TRUTH.expected_seconds(work)
+
+
+def test_many_timings_outweigh_what_is_usual_of_a_busy_host():
+    timings = held_up_in_rows(26) * 200
+    model = measured(timings)
+    seen = sum(t.seconds for t in timings)
+    assert model.expected_seconds(Work.total(t.work for t in timings)) == pytest.approx(seen, rel=0.03)
