@@ -18,10 +18,10 @@ STEADY_STEPS = 2
 """Optimizer steps after which the peaks of one length repeat: the second one begins with the optimizer's state."""
 STEADY_MICRO_STEPS = 2
 """Of an optimizer step; later ones repeat the second one event for event."""
-RETRIED_STEPS, RETRIED_MICRO_STEPS = 5, 4
-"""The same once the allocator has given its cache back: what is free then lies elsewhere than before, and the same step
-may find no room in it. As many steps as a probe runs at least; what dies so was seen to die in the third step, or in
-the third micro-step of the second."""
+RETRIED_STEPS, RETRIED_MICRO_STEPS = 20, 4
+"""The most of each that are played once the allocator has given its cache back: what is free then lies elsewhere than
+before, and the same step may find no room in it. Most that die so die in the third step, or in the third micro-step of
+the second. No more steps are played once one leaves what the one before it left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +63,14 @@ class Replayer:
 
     def steady(self, length_tokens: int, *, accumulation: int, conditions: Conditions | None = None) -> Replay:
         """Play ``STEADY_STEPS`` optimizer steps of micro-steps that all have one length; more where it retries."""
-        found = self._steps(STEADY_STEPS, length_tokens, min(accumulation, STEADY_MICRO_STEPS), conditions)
+        micro_steps = min(accumulation, STEADY_MICRO_STEPS)
+        lengths = [length_tokens] * (STEADY_STEPS * micro_steps)
+        found = self.run(lengths, accumulation=micro_steps, conditions=conditions)
         if not found.runs or not found.retries:
             return found
-        return self._steps(RETRIED_STEPS, length_tokens, min(accumulation, RETRIED_MICRO_STEPS), conditions)
-
-    def _steps(self, steps: int, length_tokens: int, micro_steps: int, conditions: Conditions | None) -> Replay:
-        return self.run([length_tokens] * (steps * micro_steps), accumulation=micro_steps, conditions=conditions)
+        micro_steps = min(accumulation, RETRIED_MICRO_STEPS)
+        retried = Pass(lengths=[length_tokens] * micro_steps, times=RETRIED_STEPS)
+        return self.run_passes([retried], accumulation=micro_steps, conditions=conditions)
 
     def run(
         self,

@@ -10,7 +10,7 @@ from raysweep.setting import AdapterSetting, Checkpointing, StepSetting
 from raysweep.trace.build import model_program
 
 TOKENS = 1500
-MANY_STEPS = 12
+MANY_STEPS = 30
 
 
 @pytest.mark.parametrize("accumulation", [1, 4])
