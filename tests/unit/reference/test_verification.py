@@ -8,12 +8,14 @@ from functools import cache
 
 import pytest
 from click.testing import CliRunner
-from reference_files import REFERENCE, ROOT, records_of
+from reference_files import REFERENCE, ROOT, program_of, records_of
 
 from raysweep.cli.app import app
 from raysweep.cli.edge import Exit
 from raysweep.decision.verification import Verification, capacity_bytes, merge, needed_lengths, padded_steps, verify
+from raysweep.memory.conditions import Conditions, configured_workspace_bytes
 from raysweep.memory.program import Program
+from raysweep.memory.replay import Replayer
 from raysweep.memory.table import programs_of
 from raysweep.records import Mode, ProbeRecord, ProbeState, Prune
 from raysweep.setting import AllocatorSetting
@@ -139,6 +141,34 @@ def test_the_worst_of_all_artifacts_comes_first() -> None:
     exact, short = verified(completed()), verified(completed(length_tokens=4096))
     merged = merge([exact, short])
     assert merged.peaks == (*short.peaks, *exact.peaks)
+
+
+def test_every_probe_of_the_capped_a100_ends_as_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    result = CliRunner().invoke(app, ["verify", str(REFERENCE / "a100-table"), "--within", "0.15%", "--json"])
+    assert result.exit_code == Exit.DONE, result.output
+    found = json.loads(result.stdout)
+    assert len(found["peaks"]) == 4
+    assert [check["agrees"] for check in found["outcomes"]] == [True, True]
+
+
+def test_a_step_that_ran_twice_dies_the_third_time_as_measured() -> None:
+    record = next(r for r in records_of("a100-table") if (r.step.adapter.rank, r.length_tokens) == (32, 2048))
+    assert record.measurement is not None and record.prune is not None and record.prune.requested_bytes is not None
+    conditions = Conditions(
+        capacity_bytes=capacity_bytes(record, 550_000_000),
+        workspace_bytes=configured_workspace_bytes(record.versions["CUBLAS_WORKSPACE_CONFIG"]),
+    )
+    replayer = Replayer(program_of(record.model, record.step, [2048]))
+    assert replayer.run([2048] * 2, accumulation=1, conditions=conditions).runs
+    found = replayer.steady(2048, accumulation=1, conditions=conditions)
+    assert found.failure is not None
+    assert found.failure.moment.phase == record.prune.phase == "backward"
+    assert found.retries == record.measurement.allocation_retries == 3
+    # The device's own words round what was asked for to two decimals of a GiB.
+    assert found.failure.requested_bytes == pytest.approx(record.prune.requested_bytes, abs=0.005 * 2**30)
+    assert found.peak_reserved_bytes == record.measurement.peak_reserved_bytes
+    assert found.peak_allocated_bytes == pytest.approx(record.measurement.peak_allocated_bytes, rel=0.001)
 
 
 def test_artifacts_of_several_models_are_verified_together(monkeypatch: pytest.MonkeyPatch) -> None:
