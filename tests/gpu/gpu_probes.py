@@ -42,6 +42,14 @@ def probed(runner: Runner, request: ProbeRequest) -> ProbeRecord:
     return record_of(sweep, request, outcome, device, session_id="test", flavour=flavour, started_at=started_at)
 
 
+def requested_peak_bytes() -> int:
+    """Return the most that tensors asked for at once in the last probe.
+
+    Allocated are the bytes of the blocks that serve them, each up to 1 MiB larger; which block does hangs on addresses.
+    """
+    return int(torch.cuda.memory_stats()["requested_bytes.all.peak"])
+
+
 def held_against_forecast(
     records: Sequence[ProbeRecord], config: PretrainedConfig, outside_bytes: Mapping[str, int | None] | None = None
 ) -> Verification:
