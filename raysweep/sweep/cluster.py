@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import ray
 
@@ -27,9 +28,16 @@ OBJECT_STORE_BYTES = 200 * 10**6
 """Of an embedded Ray: sessions pass records and programs, which are small; Ray's default is 30 % of the memory."""
 
 
+_PLAIN = "".join(map(chr, range(0x20, 0x7F))).translate(str.maketrans("", "", "%'\"\\"))
+"""What a resource's name holds as it is: Ray takes ASCII alone, and the name stands in quotes on a command line."""
+
+
 def flavour_resource(name: str) -> str:
-    """Return the custom resource that a node of this flavour carries, such as ``flavour:hf/h200``."""
-    return f"flavour:{name}"
+    """Return the custom resource that a node of this flavour carries, such as ``flavour:hf/h200``.
+
+    Other letters than ASCII's are written as in a URL: that of ``lab/ü`` is ``flavour:lab/%C3%BC``.
+    """
+    return f"flavour:{quote(name, safe=_PLAIN)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost.domain import Device, Flavour
-from raysweep.sweep.cluster import place_of
+from raysweep.sweep.cluster import flavour_resource, place_of
 from raysweep.sweep.events import union_seconds
 from raysweep.sweep.host_oom import MESSAGE_PREFIX, death_reason
 from raysweep.sweep.watchdog import Watchdog
@@ -23,6 +23,13 @@ def test_a_node_that_carries_the_flavour_is_asked_for_by_its_name():
     place = place_of(H200, [{"CPU": 8, "GPU": 2, "flavour:hf/h200": 2}], **ASK)
     assert place.resources == {"CPU": 1.0, "GPU": 1.0, "flavour:hf/h200": 1.0}
     assert place.slots == 2
+
+
+def test_a_flavours_resource_is_in_letters_that_ray_takes():
+    assert flavour_resource("runpod/B300 (secure)") == "flavour:runpod/B300 (secure)"
+    assert flavour_resource("lab/ü 'x'") == "flavour:lab/%C3%BC %27x%27"
+    place = place_of(Flavour(name="lab/ü", provider="lab"), [{"CPU": 1, "GPU": 1, "flavour:lab/%C3%BC": 1}], **ASK)
+    assert place.slots == 1
 
 
 def test_a_cluster_that_only_knows_accelerator_types_is_accepted():
