@@ -13,8 +13,18 @@ RaysweepError
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
+from cost.errors import nearest
+
+__all__ = [
+    "ArtifactError",
+    "DataError",
+    "InputError",
+    "MachineError",
+    "NotForecastError",
+    "RaysweepError",
+    "SpaceError",
+    "nearest",
+]
 
 
 class RaysweepError(Exception):
@@ -47,9 +57,3 @@ class MachineError(RaysweepError):
     """The machine or the cluster failed, not the input."""
 
     exit_code = 3
-
-
-def nearest(value: object, known: Iterable[str]) -> str:
-    """Return a hint such as ``" Did you mean 'rank'?"`` for a misspelt name, or an empty string."""
-    match = difflib.get_close_matches(str(value), list(known), n=1, cutoff=0.5)
-    return f" Did you mean {match[0]!r}?" if match else ""

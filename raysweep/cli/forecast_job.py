@@ -59,7 +59,7 @@ class ForecastJob:
             NotForecastError: no step of the space can be traced, or it generates.
         """
         from cost.candidate import Reason
-        from raysweep.cli.programs import trace_programs
+        from raysweep.cli.programs import quantisation_notes, trace_programs
         from raysweep.data.batching import differ_in_length
         from raysweep.memory.forecast import Rejected, forecast, forecast_data
         from raysweep.memory.native_bf16 import bf16_notes
@@ -110,7 +110,12 @@ class ForecastJob:
             else ()
         )
         rejected = {f.name: Rejected(reason=Reason.MULTI_GPU.value, usd_per_hour=f.usd_per_hour) for f in several}
-        notes = (*found.notes, *bf16_notes(single, programs), *self._data_notes(most, data_played=bool(data)))
+        notes = (
+            *quantisation_notes(space),
+            *found.notes,
+            *bf16_notes(single, programs),
+            *self._data_notes(most, data_played=bool(data)),
+        )
         frees = self._what_frees(found, programs, cards, quiet=quiet) if self.with_changes else None
         return replace(found, data=data, rejected=rejected, refused=refused, notes=notes, frees=frees)
 

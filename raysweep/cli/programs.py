@@ -17,6 +17,7 @@ from raysweep.setting import StepSetting
 
 if TYPE_CHECKING:
     from raysweep.memory.program import Program
+    from raysweep.space import SearchSpace
 
 JOBS_VARIABLE = "RAYSWEEP_JOBS"
 """Environment variable that says how many traces run side by side."""
@@ -79,6 +80,20 @@ def trace_programs(
         if step in programs:
             kept.keep(keys[step], programs[step])
     return programs, reasons
+
+
+def quantisation_notes(space: SearchSpace) -> tuple[str, ...]:
+    """Return what to say where the model's config tells how to quantise its weights: ``step.weights`` decides.
+
+    Raises:
+        SpaceError: there is no such model.
+        MachineError: the model's config cannot be fetched.
+    """
+    from raysweep.step.config import load_config
+    from raysweep.step.config_check import quantisation_notes as notes
+
+    config = load_config(space.model, trust_remote_code=space.trust_remote_code)
+    return notes(config, tuple(dict.fromkeys(step.weights.value for step in space.steps)))
 
 
 def _context() -> BaseContext:

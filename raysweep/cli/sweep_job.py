@@ -39,6 +39,8 @@ class SweepJob:
     policy: Policy
     strategy: str
     out: str
+    notes: tuple[str, ...] = ()
+    """What to mind, in whole sentences."""
 
     def plan(self) -> SweepPlan:
         """Return the plan and its price."""
@@ -60,6 +62,7 @@ class SweepJob:
             budget_hours=self.space.budget.hours,
             out=self.out,
             rejected={**self.rejected, **several},
+            notes=self.notes,
         )
 
     def programs(self, kept: Artifact | None, *, quiet: bool) -> dict[StepSetting, Program]:
@@ -166,6 +169,7 @@ def prepare(
         CostError: a flavour's memory is not known, or the stages of the run contradict their data.
         NotForecastError: generation is to be simulated.
     """
+    from raysweep.cli.programs import quantisation_notes
     from raysweep.search.strategy import make_policy
 
     if space.mode is Mode.GENERATE and devices.is_simulated:
@@ -177,6 +181,7 @@ def prepare(
     check_weights(space, devices)
     items = read_stages(space)
     _check_stages(space, items)
+    notes = quantisation_notes(space) if space.mode is Mode.TRAIN else ()
     names = [flavour.name for flavour in flavours]
     return SweepJob(
         space=space,
@@ -187,6 +192,7 @@ def prepare(
         policy=make_policy(strategy, space, names, _sample(space, items, devices)),
         strategy=strategy,
         out=out,
+        notes=notes,
     )
 
 

@@ -43,6 +43,8 @@ class SweepPlan:
     out: str
     rejected: Mapping[str, str]
     """Flavours that are not probed, and why."""
+    notes: tuple[str, ...] = ()
+    """What to mind, in whole sentences."""
 
     @property
     def assumed_usd(self) -> float:
@@ -87,6 +89,7 @@ def plan_page(plan: SweepPlan) -> Page:
         ),
         table(["flavour", "GPU", ">probes at most", ">pays, USD/h", "probed"], rows),
         Sentence(_price_sentence(plan)),
+        *(Sentence(note, Tone.WARN) for note in plan.notes),
     ]
     return Page(f"Sweep of {plan.space_name}", tuple(blocks))
 
@@ -103,6 +106,7 @@ def plan_json(plan: SweepPlan) -> dict[str, Any]:
         "budget_usd": plan.budget_usd,
         "budget_hours": plan.budget_hours,
         "rejected": dict(plan.rejected),
+        "notes": list(plan.notes),
     }
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging import ERROR
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raysweep.errors import MachineError, RaysweepError, SpaceError, nearest
 from raysweep.paths import exists, expanded, is_folder
+from raysweep.step.config_check import check_config, check_spelling, check_written, explained
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -50,18 +54,44 @@ def load_config(model: str, *, trust_remote_code: bool = False) -> PretrainedCon
 
 
 def _read(source: Path | str, model: str, *, trust_remote_code: bool) -> PretrainedConfig:
-    from transformers import AutoConfig
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import CONFIG_MAPPING, AutoConfig
 
+    place = f"model: {model!r}"
+    data: dict[str, Any] = {}
     try:
         if isinstance(source, Path):
-            _check_json(source if source.is_file() else source / "config.json", model)
-        config: PretrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
-        return config
+            file = source if source.is_file() else source / "config.json"
+            place, data = str(file), _json(file, model)
+            if not data.get("auto_map"):
+                check_written(data, place)
+                if data["model_type"] in CONFIG_MAPPING:
+                    check_spelling(data, CONFIG_MAPPING[data["model_type"]], place)
+        with _silent_transformers():
+            config: PretrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+    except StrictDataclassError as error:
+        raise explained(error, place) from error
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise _explained(error, model, local=isinstance(source, Path)) from error
+    if not getattr(config, "auto_map", None):
+        check_config(config, place)
+    return config
 
 
-def _check_json(file: Path, model: str) -> None:
+@contextmanager
+def _silent_transformers() -> Iterator[None]:
+    """Keep off stderr what transformers says of a config: what keeps a model from working is refused by us."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity(ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _json(file: Path, model: str) -> dict[str, Any]:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -70,6 +100,7 @@ def _check_json(file: Path, model: str) -> None:
         raise SpaceError(
             f"model: {model!r}: {file} has no model_type; expected a config.json as transformers writes it."
         )
+    return data
 
 
 def _explained(error: Exception, model: str, *, local: bool) -> RaysweepError:

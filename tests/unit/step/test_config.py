@@ -10,6 +10,7 @@ import transformers
 
 from raysweep.errors import MachineError, RaysweepError, SpaceError
 from raysweep.step.config import load_config, shape_names
+from raysweep.step.config_check import quantisation_notes
 
 TINY = {
     "model_type": "llama",
@@ -55,6 +56,49 @@ def test_a_config_that_cannot_be_used_is_explained(tmp_path: Path, text: str, pa
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(SpaceError, match=part):
         load_config(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"hidden_size": "4096"}, r"config\.json: hidden_size: expected a whole number of 1 or more; '4096' came"),
+        ({"num_hidden_layers": -1}, r"num_hidden_layers: expected a whole number of 1 or more; -1 came"),
+        (
+            {"hidden_size": None, "hiden_size": 32},
+            r"config\.json: hiden_size: unknown key.* Did you mean 'hidden_size'",
+        ),
+        ({"num_attention_heads": 5}, r"config\.json: .*\(32\) .*\(5\)"),
+        ({"num_key_value_heads": 3}, r"num_key_value_heads: expected a divisor of num_attention_heads, .* 4; 3 came"),
+        ({"rope_scaling": {"rope_type": "lama3"}}, r"config\.json: rope_type: .*'lama3' came\. Did you mean 'llama3'"),
+        ({"hidden_act": "silly"}, r"config\.json: hidden_act: .*'silly' came\. Did you mean 'silu'"),
+        ({"rms_norm_eps": None}, r"config\.json: rms_norm_eps: expected float; null came"),
+        ({"attention_bias": "no"}, r"config\.json: attention_bias: expected .*bool"),
+    ],
+)
+def test_a_slip_in_a_config_is_named_with_its_file(
+    tmp_path: Path, change: dict[str, object], part: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = {**TINY, **change}
+    if config["hidden_size"] is None:
+        del config["hidden_size"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(SpaceError, match=part):
+        load_config(str(tmp_path))
+    assert capfd.readouterr().err == "", "transformers' own lines say nothing to whoever wrote the file"
+
+
+def test_other_programs_keys_in_a_config_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, "unsloth_version": "2026.1", "ffn_hidden_size": 64}))
+    assert load_config(str(tmp_path)).hidden_size == 32
+
+
+def test_a_config_that_tells_how_to_quantise_is_said_not_to_be_followed(tmp_path: Path) -> None:
+    given = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
+    (tmp_path / "config.json").write_text(json.dumps(TINY | given))
+    (note,) = quantisation_notes(load_config(str(tmp_path)), ("bf16",))
+    assert "(bitsandbytes, 4 bits)" in note
+    assert "step.weights decides, and is bf16" in note
+    assert quantisation_notes(load_config("llama-3.2-1b"), ("bf16",)) == ()
 
 
 def test_a_folder_without_config_is_named(tmp_path: Path) -> None:
