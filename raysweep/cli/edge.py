@@ -6,14 +6,19 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from textwrap import shorten
 from typing import Any, NoReturn, TypeVar
 
 import click
 
 from cost.errors import CostError
+from raysweep.cli.encoding import write_what_can_be_encoded
 from raysweep.errors import RaysweepError
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_MESSAGE_COLUMNS = 400
+"""Of an error that was not foreseen: some libraries write the reason on their second line, some write pages."""
 
 
 class Exit(IntEnum):
@@ -36,6 +41,7 @@ class EdgeGroup(click.Group):
         """Run a command and leave with its exit code."""
         words = list(args) if args is not None else sys.argv[1:]
         options["standalone_mode"] = False
+        write_what_can_be_encoded(sys.stdout, sys.stderr)
         try:
             code = super().main(words, *rest, **options)
             sys.stdout.flush()
@@ -60,7 +66,7 @@ def _report(error: Exception) -> int:
     if isinstance(error, RaysweepError | CostError):
         click.echo(f"Error: {error}", err=True)
         return error.exit_code
-    message = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    message = shorten(f"{type(error).__name__}: {error}", _MESSAGE_COLUMNS, placeholder=" …")
     click.echo(f"Error: raysweep itself failed ({message}). For the traceback, run it again with --debug.", err=True)
     return Exit.MACHINE
 

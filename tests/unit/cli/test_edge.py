@@ -33,6 +33,7 @@ def _raise(name: str, debug: bool) -> None:
         "cost": CostError("no price"),
         "machine": MachineError("the GPU is gone"),
         "bug": ZeroDivisionError("division by zero"),
+        "two lines": KeyError("for field 'a':\n  wrong type"),
         "interrupt": KeyboardInterrupt(),
         "abort": click.Abort(),
     }
@@ -48,6 +49,7 @@ def _raise(name: str, debug: bool) -> None:
         ("cost", 2, "Error: no price\n"),
         ("machine", 3, "Error: the GPU is gone\n"),
         ("bug", 3, "ZeroDivisionError: division by zero"),
+        ("two lines", 3, "wrong type"),
         ("interrupt", 130, "Interrupted.\n"),
         ("abort", 130, "Interrupted.\n"),
     ],
