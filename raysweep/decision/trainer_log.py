@@ -156,9 +156,11 @@ class _Entry:
     tokens: float | None
     """Seen in all."""
     session_tokens: float | None
-    """Seen by its process alone; None in the entry that ends a run."""
+    """Seen by its process alone; None where the entry does not tell, as the one that ends a run does not."""
     mean_loss: float | None
     """Of the steps of its process over all steps of the run; in the entry that ends it."""
+    ends: bool
+    """Whether training ended with it: what follows was begun anew, and its seconds with it."""
 
     @property
     def before_tokens(self) -> float | None:
@@ -195,7 +197,7 @@ def _of_history(path: Path, state: State, timed: Sequence[State]) -> RunLog:
         elif entry.step > known.step:
             stretches.append(_between(known, entry))
         step = entry.step
-        known = entry if entry.session_tokens is not None else _begin(step, entry.tokens)
+        known = _begin(step, entry.tokens) if entry.ends else entry
     if not stretches:
         raise DataError(
             f"{path}: expected train_runtime of the whole run; it was resumed, and {entries[-1].seconds:,.0f} s are of "
@@ -214,7 +216,7 @@ def _of_history(path: Path, state: State, timed: Sequence[State]) -> RunLog:
 
 def _begin(step: int, tokens: float | None) -> _Entry:
     """Return where a process begins to train."""
-    return _Entry(step=step, seconds=0.0, tokens=tokens, session_tokens=0.0, mean_loss=None)
+    return _Entry(step=step, seconds=0.0, tokens=tokens, session_tokens=0.0, mean_loss=None, ends=False)
 
 
 def _entry(path: Path, state: State, entry: State) -> _Entry:
@@ -230,6 +232,7 @@ def _entry(path: Path, state: State, entry: State) -> _Entry:
         tokens=tokens,
         session_tokens=rate * seconds if is_positive(rate) and tokens is not None else None,
         mean_loss=loss if is_positive(loss) else None,
+        ends="train_loss" in entry,
     )
 
 

@@ -58,6 +58,21 @@ def parts(log: RunLog) -> list[tuple[float, float, float]]:
     return [(s.first_step, s.last_step, round(s.seconds, 3)) for s in log.stretches]
 
 
+@pytest.mark.parametrize("counts_tokens", [True, False])
+def test_wall_times_that_run_on_from_entry_to_entry_are_not_added_up(tmp_path: Path, counts_tokens: bool) -> None:
+    more = {"num_input_tokens_seen": 900} if counts_tokens else {}
+    history = [loss(step, train_runtime=3.0 * step, **more) for step in (5, 10, 20)]
+    log = read_log(write(tmp_path / "trainer_state.json", state(20, history)))
+    assert parts(log) == [(0, 5, 15.0), (5, 10, 15.0), (10, 20, 30.0)]
+
+
+def test_wall_times_that_fall_are_those_of_a_run_that_was_resumed(tmp_path: Path) -> None:
+    history = [loss(step, train_runtime=seconds) for step, seconds in ((5, 15.0), (10, 30.0), (15, 4.0), (20, 19.0))]
+    log = read_log(write(tmp_path / "trainer_state.json", state(20, history)))
+    assert parts(log) == [(0, 5, 15.0), (5, 10, 15.0), (15, 20, 15.0)]
+    assert "Steps 10 to 15 are left out" in log.notes[0]
+
+
 def test_checkpoints_tell_how_long_the_steps_between_them_took(tmp_path: Path) -> None:
     for step, at in ((10, 0), (20, 50), (40, 150)):
         checkpoint(tmp_path, step, at, [loss(step)])
