@@ -17,6 +17,8 @@ from torch.nn.utils import clip_grad
 from raysweep.errors import NotForecastError
 from raysweep.memory.program import Work
 from raysweep.setting import Attention, StepSetting, Weights
+from raysweep.trace.quantised import bitsandbytes_paths
+from raysweep.trace.replaced import replaced
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -37,7 +39,8 @@ def cuda_paths(
     """Within, torch and transformers act as they would on CUDA.
 
     Dropout keeps what CUDA's keeps, gradients are clipped by ``foreach`` operations, and attention is known to
-    transformers as ``TRACED_ATTENTION``, for which it makes the masks that it makes for SDPA.
+    transformers as ``TRACED_ATTENTION``, for which it makes the masks that it makes for SDPA. So does bitsandbytes,
+    where the step uses it.
 
     Args:
         recorder: told of work that no operation shows.
@@ -109,26 +112,17 @@ def cuda_paths(
     # flash-attn is told of a window, and needs no mask for it.
     flash = setting.attention is Attention.FLASH
     masking_utils.AttentionMaskInterface.register(TRACED_ATTENTION, no_mask if flash else mask)
-    with ExitStack() as replaced:
-        replaced.enter_context(_replaced(functional, "dropout", _cuda_dropout))
-        replaced.enter_context(_replaced(clip_grad, "_device_has_foreach_support", lambda _: True))
+    with ExitStack() as stack:
+        stack.enter_context(bitsandbytes_paths(recorder, setting))
+        stack.enter_context(replaced(functional, "dropout", _cuda_dropout))
+        stack.enter_context(replaced(clip_grad, "_device_has_foreach_support", lambda _: True))
         if hasattr(masking_utils, "find_packed_sequence_indices"):
             # transformers asks the position ids whether several items are packed into one; a step's items are not.
-            replaced.enter_context(_replaced(masking_utils, "find_packed_sequence_indices", no_mask))
+            stack.enter_context(replaced(masking_utils, "find_packed_sequence_indices", no_mask))
         if padded and hasattr(masking_utils, "fast_all"):
             # transformers asks the padding mask whether no token is padded: with a mask, one is.
-            replaced.enter_context(_replaced(masking_utils, "fast_all", not_all))
+            stack.enter_context(replaced(masking_utils, "fast_all", not_all))
         yield kernels
-
-
-@contextmanager
-def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
-    old = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, old)
 
 
 def windows(setting: StepSetting, config: PretrainedConfig) -> tuple[int, ...]:

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from raysweep.errors import NotForecastError
 from raysweep.memory.program import Category, Label, SegmentName
-from raysweep.setting import AdapterDtype, Checkpointing, Loss, Optimizer, StepSetting, Weights
+from raysweep.setting import Checkpointing, Loss, StepSetting, Weights
 from raysweep.step.adapter import base_of
 from raysweep.step.model import build
 from raysweep.step.observer import Phase
 from raysweep.step.training import TrainingStep
 from raysweep.trace.cuda import cuda_paths, traced_attention
 from raysweep.trace.operations import DEVICE
+from raysweep.trace.quantised import is_nf4, quantise
 from raysweep.trace.recorder import Recorded, Recorder
 
 if TYPE_CHECKING:
@@ -49,10 +50,8 @@ def check_can_trace(setting: StepSetting, config: PretrainedConfig) -> None:
         NotForecastError: names the part of the setting, and offers the probe.
     """
     unknown: list[str] = []
-    if setting.weights in (Weights.NF4, Weights.INT8):
+    if setting.weights is Weights.INT8:
         unknown.append(f"weights: {setting.weights.value}")
-    if setting.optimizer is not Optimizer.ADAMW:
-        unknown.append(f"optimizer: {setting.optimizer.value}")
     if setting.loss is Loss.LIGER:
         unknown.append("loss: liger")
     if setting.autocast:
@@ -148,22 +147,25 @@ def _no_gc() -> Iterator[None]:
 def _load(model: PeftModel, setting: StepSetting, recorder: Recorder) -> None:
     """Put every parameter and buffer in place, in the order in which loading and adapting do.
 
-    The base model comes first; peft then makes the adapter in the weights' dtype and casts it afterwards, one parameter
-    at a time.
+    The base model comes first; weights in nf4 are quantised layer by layer. peft then makes the adapter in the weights'
+    dtype (in fp32 where those are packed) and casts it afterwards, one parameter at a time.
     """
     adapter = {id(p) for p in model.parameters() if p.requires_grad}
     copies = {id(b) for b in getattr(model, "resident_copies", torch.nn.Module()).buffers()}
-    tensors = [
-        t for module in model.modules() for store in (module._parameters, module._buffers) for t in store.values()
-    ]
-    present = {id(t): t for t in tensors if t is not None}
-    for tensor in present.values():
-        if id(tensor) not in adapter | copies:
-            recorder.see(tensor, "load")
+    present: dict[int, torch.Tensor] = {}
+    for module in model.modules():
+        if setting.weights is Weights.NF4 and is_nf4(module):
+            quantise(module)
+        for tensor in (*module._parameters.values(), *module._buffers.values()):
+            if tensor is not None:
+                present[id(tensor)] = tensor
+                if id(tensor) not in adapter | copies:
+                    recorder.see(tensor, "load")
     recorder.category = Category.ADAPTER
     trained = [t for key, t in present.items() if key in adapter]
-    if setting.adapter.dtype is AdapterDtype.FP32 and setting.weights is not Weights.FP32:
-        made = [torch.empty(t.shape, dtype=torch.bfloat16, device=DEVICE) for t in trained]
+    made_dtype = torch.bfloat16 if setting.weights is Weights.BF16 else torch.float32
+    if trained[0].dtype is not made_dtype:
+        made = [torch.empty(t.shape, dtype=made_dtype, device=DEVICE) for t in trained]
         for tensor in trained:
             recorder.see(tensor, "cast")
             del made[0]

@@ -1,0 +1,180 @@
+"""bitsandbytes on a device that has no storage: what its CUDA kernels, and the Python around them, take and free.
+
+Its own Python runs: nf4 layers, their autograd function and the 8-bit optimizers. Of its kernels only those that take
+more than what they return need a stand-in; of the others torch's own fake kernels tell what comes out.
+
+Source: bitsandbytes 0.50.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+
+from raysweep.memory.program import Work
+from raysweep.setting import Optimizer, StepSetting, Weights
+from raysweep.step.quantised import DTYPE
+from raysweep.trace.operations import DEVICE
+from raysweep.trace.replaced import replaced
+
+if TYPE_CHECKING:
+    from raysweep.trace.recorder import Recorder
+
+
+def needs_bitsandbytes(setting: StepSetting) -> bool:
+    """Return whether a step runs bitsandbytes' code."""
+    return setting.weights is Weights.NF4 or setting.optimizer is not Optimizer.ADAMW
+
+
+@contextmanager
+def bitsandbytes_paths(recorder: Recorder, setting: StepSetting) -> Iterator[None]:
+    """Within, bitsandbytes acts on tensors without storage as it would on CUDA; nothing changes where it is not used.
+
+    What it keeps for a whole process is made anew: the table of 256 floats by which scales are quantised, which lies on
+    the device from the first layer that is quantised.
+
+    Args:
+        recorder: sees what the kernels take.
+        setting: the step.
+    """
+    if not needs_bitsandbytes(setting):
+        yield
+        return
+    from bitsandbytes import functional as kernels
+
+    paged = kernels.GlobalPageManager.get_instance().paged_tensors
+    before = len(paged)
+    operations = torch.ops.bitsandbytes
+    recorder.stand_ins = {
+        operations.quantize_4bit.default: _quantize_4bit,
+        operations.quantize_blockwise.default: _quantize_blockwise,
+        operations.gemm_4bit.default: _gemm_4bit(recorder),
+    }
+    with ExitStack() as stack:
+        for name, value in (
+            ("name2qmap", {}),
+            ("get_4bit_type", _levels),
+            ("get_paged", _paged_state),
+            ("fill", _no_kernel),
+            ("prefetch_tensor", _no_kernel),
+        ):
+            stack.enter_context(replaced(kernels, name, value))
+        try:
+            yield
+        finally:
+            recorder.stand_ins = {}
+            del paged[before:]  # bitsandbytes keeps every paged state for good
+
+
+def quantise(layer: torch.nn.Module) -> None:
+    """Give an nf4 layer its packed weight and scales, from a weight in bf16 that goes afterwards.
+
+    What stays, of a weight of n elements: n / 2 bytes, one byte for each 64 elements, one float for each 16,384, the
+    tables of 16 and of 256 floats, and a float by which the scales are shifted.
+
+    Source: bitsandbytes/nn/modules.py, Params4bit._quantize, and functional.py, quantize_4bit; the weight as
+    ``raysweep.step.quantised`` makes it.
+
+    Args:
+        layer: a ``bitsandbytes.nn.Linear4bit`` on ``meta``, quantised already or not.
+    """
+    from bitsandbytes.nn import Params4bit
+
+    old: Any = layer.weight
+    shape = (layer.out_features, layer.in_features)
+    weight = torch.empty(shape, dtype=DTYPE, device=DEVICE)  # type: ignore[call-overload]  # a module's attributes
+    kept = {name: getattr(old, name) for name in ("blocksize", "compress_statistics", "quant_type", "quant_storage")}
+    # ``to`` quantises on any device but this one.
+    layer._parameters["weight"] = Params4bit(weight, requires_grad=False, module=layer, **kept)._quantize(DEVICE)
+
+
+def is_nf4(module: torch.nn.Module) -> bool:
+    """Return whether a module is one of bitsandbytes' layers of 4 bits."""
+    from bitsandbytes.nn import Linear4bit
+
+    return isinstance(module, Linear4bit)
+
+
+def _quantize_4bit(
+    a: torch.Tensor, blocksize: int, quant_type: str, quant_storage: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Take the scales before the packed weight, which is returned before them.
+
+    Source: bitsandbytes/backends/cuda/ops.py, quantize_4bit.
+    """
+    del quant_type
+    scales = torch.empty(-(-a.numel() // blocksize), dtype=torch.float32, device=a.device)
+    packed = torch.empty(((a.numel() + 1) // (quant_storage.itemsize * 2), 1), dtype=quant_storage, device=a.device)
+    return packed, scales
+
+
+def _quantize_blockwise(a: torch.Tensor, code: torch.Tensor, blocksize: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Likewise.
+
+    Source: bitsandbytes/backends/cuda/ops.py, quantize_blockwise.
+    """
+    del code
+    scales = torch.empty(-(-a.numel() // blocksize), dtype=torch.float32, device=a.device)
+    return torch.empty_like(a, dtype=torch.uint8), scales
+
+
+def _gemm_4bit(recorder: Recorder) -> Callable[..., torch.Tensor]:
+    """A product with a weight in 4 bits: scales and weight are dequantised, and live until the product is there.
+
+    Left out: micro-batches of few tokens (on an H200 up to some tens, as the layer's shape has it) take a kernel that
+    dequantises nothing in the forward pass. The backward pass dequantises whatever the number of tokens.
+
+    Source: bitsandbytes/backends/cuda/ops.py, gemm_4bit and _dequant_linear_fallback.
+    """
+
+    def run(  # noqa: PLR0917  the operation's own signature
+        a: torch.Tensor,
+        b: torch.Tensor,
+        shape_b: list[int],
+        absmax: torch.Tensor,
+        blocksize: int,
+        quant_type: str,
+        bias: torch.Tensor | None = None,
+        absmax_8bit: torch.Tensor | None = None,
+        absmax_code: torch.Tensor | None = None,
+        absmax_offset: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Of ``a``, (..., inputs), with a packed weight of shape ``shape_b``, (outputs, inputs)."""
+        del absmax_code, quant_type, blocksize
+        if absmax_8bit is not None and absmax_offset is not None:
+            scales = torch.empty_like(absmax_8bit, dtype=torch.float32)
+            absmax = scales + absmax_offset
+        weight = torch.empty(shape_b, dtype=a.dtype, device=a.device)
+        recorder.add_work(Work.BYTES, float(b.numel() * b.element_size() + absmax.numel() * absmax.element_size()))
+        return functional.linear(a, weight, bias)
+
+    return run
+
+
+def _levels(_: str, device: torch.device, **__: Any) -> torch.Tensor:
+    """The table of 16 floats, which torch.tensor would make unseen.
+
+    Source: bitsandbytes/functional.py, get_4bit_type.
+    """
+    levels = torch.empty(16, device=device)
+    return levels.div_(levels.abs().max())
+
+
+def _paged_state(*shape: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """An optimizer's state in CUDA's managed memory, which is the host's here: the allocator never sees it.
+
+    Source: bitsandbytes/functional.py, get_paged; optim/optimizer.py, get_state_buffer, asks for it from 100,000
+    elements on.
+    """
+    state: Any = torch.empty(prod(shape), dtype=dtype).view(shape)
+    state.is_paged = True
+    return state
+
+
+def _no_kernel(*_: Any, **__: Any) -> None:
+    """Fill, or move, a paged state: no memory of the allocator's is taken."""
