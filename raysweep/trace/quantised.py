@@ -8,17 +8,18 @@ Source: bitsandbytes 0.50.2.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn import functional
 
 from raysweep.memory.program import Work
 from raysweep.setting import Optimizer, StepSetting, Weights
-from raysweep.step.quantised import DTYPE
+from raysweep.step.packages import require
+from raysweep.step.quantised import DTYPE, require_quantisation
 from raysweep.trace.operations import DEVICE
 from raysweep.trace.replaced import replaced
 
@@ -29,6 +30,24 @@ if TYPE_CHECKING:
 def needs_bitsandbytes(setting: StepSetting) -> bool:
     """Return whether a step runs bitsandbytes' code."""
     return setting.weights is Weights.NF4 or setting.optimizer is not Optimizer.ADAMW
+
+
+def require_bitsandbytes(setting: StepSetting) -> None:
+    """Import what a step needs of bitsandbytes.
+
+    Raises:
+        MissingKernelError: it is not installed, or for weights in nf4 accelerate is not.
+    """
+    log = logging.getLogger("bitsandbytes")
+    level = log.level
+    log.setLevel(logging.ERROR)  # its import warns of kernels for the CPU, which no trace calls
+    try:
+        if setting.weights is Weights.NF4:
+            require_quantisation(setting.weights)
+        elif needs_bitsandbytes(setting):
+            require("bitsandbytes", f"step.optimizer: {setting.optimizer.value!r}")
+    finally:
+        log.setLevel(level)
 
 
 @contextmanager
@@ -47,7 +66,8 @@ def bitsandbytes_paths(recorder: Recorder, setting: StepSetting) -> Iterator[Non
         return
     from bitsandbytes import functional as kernels
 
-    paged = kernels.GlobalPageManager.get_instance().paged_tensors
+    pages: Any = kernels.GlobalPageManager
+    paged = pages.get_instance().paged_tensors
     before = len(paged)
     operations = torch.ops.bitsandbytes
     recorder.stand_ins = {
@@ -71,7 +91,7 @@ def bitsandbytes_paths(recorder: Recorder, setting: StepSetting) -> Iterator[Non
             del paged[before:]  # bitsandbytes keeps every paged state for good
 
 
-def quantise(layer: torch.nn.Module) -> None:
+def quantise(layer: Any) -> None:
     """Give an nf4 layer its packed weight and scales, from a weight in bf16 that goes afterwards.
 
     What stays, of a weight of n elements: n / 2 bytes, one byte for each 64 elements, one float for each 16,384, the
@@ -83,19 +103,19 @@ def quantise(layer: torch.nn.Module) -> None:
     Args:
         layer: a ``bitsandbytes.nn.Linear4bit`` on ``meta``, quantised already or not.
     """
-    from bitsandbytes.nn import Params4bit
+    from bitsandbytes.nn.modules import Params4bit
 
-    old: Any = layer.weight
-    shape = (layer.out_features, layer.in_features)
-    weight = torch.empty(shape, dtype=DTYPE, device=DEVICE)  # type: ignore[call-overload]  # a module's attributes
+    old = layer.weight
+    weight = torch.empty(layer.out_features, layer.in_features, dtype=DTYPE, device=DEVICE)
     kept = {name: getattr(old, name) for name in ("blocksize", "compress_statistics", "quant_type", "quant_storage")}
+    parameter: Any = Params4bit(weight, module=layer, **kept)
     # ``to`` quantises on any device but this one.
-    layer._parameters["weight"] = Params4bit(weight, requires_grad=False, module=layer, **kept)._quantize(DEVICE)
+    layer.weight = parameter._quantize(DEVICE)
 
 
 def is_nf4(module: torch.nn.Module) -> bool:
     """Return whether a module is one of bitsandbytes' layers of 4 bits."""
-    from bitsandbytes.nn import Linear4bit
+    from bitsandbytes.nn.modules import Linear4bit
 
     return isinstance(module, Linear4bit)
 
@@ -148,10 +168,13 @@ def _gemm_4bit(recorder: Recorder) -> Callable[..., torch.Tensor]:
         del absmax_code, quant_type, blocksize
         if absmax_8bit is not None and absmax_offset is not None:
             scales = torch.empty_like(absmax_8bit, dtype=torch.float32)
-            absmax = scales + absmax_offset
+            shifted = scales + absmax_offset  # noqa: F841  alive until the product is there
         weight = torch.empty(shape_b, dtype=a.dtype, device=a.device)
-        recorder.add_work(Work.BYTES, float(b.numel() * b.element_size() + absmax.numel() * absmax.element_size()))
-        return functional.linear(a, weight, bias)
+        recorder.add_work(Work.BYTES, float(b.numel() * b.element_size()))
+        # What linear comes to; called here, below autograd, it would be seen as an operation of unknown work.
+        rows = (a if a.is_contiguous() else a.clone(memory_format=torch.contiguous_format)).view(-1, a.shape[-1])
+        product = torch.mm(rows, weight.t()) if bias is None else torch.addmm(bias, rows, weight.t())
+        return product.view(*a.shape[:-1], shape_b[0])
 
     return run
 
@@ -162,7 +185,8 @@ def _levels(_: str, device: torch.device, **__: Any) -> torch.Tensor:
     Source: bitsandbytes/functional.py, get_4bit_type.
     """
     levels = torch.empty(16, device=device)
-    return levels.div_(levels.abs().max())
+    levels.div_(levels.abs().max())
+    return levels
 
 
 def _paged_state(*shape: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -171,8 +195,8 @@ def _paged_state(*shape: int, dtype: torch.dtype, device: torch.device) -> torch
     Source: bitsandbytes/functional.py, get_paged; optim/optimizer.py, get_state_buffer, asks for it from 100,000
     elements on.
     """
-    state: Any = torch.empty(prod(shape), dtype=dtype).view(shape)
-    state.is_paged = True
+    state = torch.empty(prod(shape), dtype=dtype).view(shape)
+    state.is_paged = True  # type: ignore[attr-defined]  # bitsandbytes' own mark
     return state
 
 

@@ -18,10 +18,11 @@ from raysweep.setting import Checkpointing, Loss, StepSetting, Weights
 from raysweep.step.adapter import base_of
 from raysweep.step.model import build
 from raysweep.step.observer import Phase
+from raysweep.step.packages import MissingKernelError
 from raysweep.step.training import TrainingStep
 from raysweep.trace.cuda import cuda_paths, traced_attention
 from raysweep.trace.operations import DEVICE
-from raysweep.trace.quantised import is_nf4, quantise
+from raysweep.trace.quantised import is_nf4, quantise, require_bitsandbytes
 from raysweep.trace.recorder import Recorded, Recorder
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def check_can_trace(setting: StepSetting, config: PretrainedConfig) -> None:
     """Refuse by name what the trace does not model.
 
     Raises:
-        NotForecastError: names the part of the setting, and offers the probe.
+        NotForecastError: names the part of the setting, and offers the probe; or names the package whose Python the
+            trace would run, and which is not installed.
     """
     unknown: list[str] = []
     if setting.weights is Weights.INT8:
@@ -68,6 +70,10 @@ def check_can_trace(setting: StepSetting, config: PretrainedConfig) -> None:
             f"The forecast does not model {', '.join(unknown)} yet. "
             "Measure it instead: `raysweep sweep SPACE --out FOLDER --device cuda`."
         )
+    try:
+        require_bitsandbytes(setting)
+    except MissingKernelError as error:
+        raise NotForecastError(f"The forecast runs the step's own code without a device: {error}") from error
 
 
 def traced_model(config: PretrainedConfig, setting: StepSetting, *, padded: bool = False) -> PeftModel:
@@ -164,7 +170,7 @@ def _load(model: PeftModel, setting: StepSetting, recorder: Recorder) -> None:
     recorder.category = Category.ADAPTER
     trained = [t for key, t in present.items() if key in adapter]
     made_dtype = torch.bfloat16 if setting.weights is Weights.BF16 else torch.float32
-    if trained[0].dtype is not made_dtype:
+    if any(t.dtype is not made_dtype for t in trained):
         made = [torch.empty(t.shape, dtype=made_dtype, device=DEVICE) for t in trained]
         for tensor in trained:
             recorder.see(tensor, "cast")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import Any
 
 import pytest
-from reference_files import program_of, varied_runs
+from reference_files import REFERENCE, program_of, varied_runs
 
 from raysweep.memory.conditions import Conditions
 from raysweep.memory.outcome import Replay
@@ -75,3 +76,17 @@ def test_expandable_segments_reserve_what_was_measured(model: str) -> None:
     assert replay.peak_allocated_bytes == pytest.approx(run["peak_allocated_bytes"], rel=FREE_SHARE)
     assert replay.peak_reserved_bytes == pytest.approx(run["peak_reserved_bytes"], rel=EXPANDABLE_SHARE)
     assert replay.retries == run["retries"] == 0
+
+
+def test_a_run_of_weights_in_four_bits_reserves_what_was_measured_after_every_micro_step() -> None:
+    """420 items of Mistral-7B in nf4 with paged 8-bit AdamW, padded to multiples of 128, from its beginning."""
+    run = json.loads((REFERENCE / "projected/mistral-7b-nf4/run.json").read_text(encoding="utf-8"))["run"]
+    tokens, step = run["micro_step_tokens"], StepSetting.from_dict(run["step"])
+    replayer = Replayer(program_of(run["model"], step, [min(tokens), max(tokens)]))
+    replay = replayer.run(tokens, accumulation=1)
+    assert replay.peak_allocated_bytes == run["peak_allocated_bytes"]
+    assert replay.retries == run["retries"] == 0
+    # The first optimizer step makes states after its micro-step was measured; no later one takes anything.
+    for done in (2, 3, 12, 60, 420):
+        found = replayer.run(tokens[:done], accumulation=1)
+        assert found.peak_reserved_bytes == pytest.approx(run["reserved_bytes_after_micro_steps"][done - 1], rel=0.0005)

@@ -16,7 +16,6 @@ from raysweep.setting import (
     Attention,
     Checkpointing,
     Loss,
-    Optimizer,
     StepSetting,
     Weights,
 )
@@ -219,12 +218,9 @@ def test_traces_side_by_side_make_the_same_program(tiny):
 @pytest.mark.parametrize(
     ("setting", "named"),
     [
-        (StepSetting(weights=Weights.NF4), "weights: nf4"),
         (StepSetting(weights=Weights.INT8), "weights: int8"),
         (StepSetting(loss=Loss.LIGER), "loss: liger"),
         (StepSetting(autocast=True), "autocast: true"),
-        (StepSetting(optimizer=Optimizer.ADAMW_8BIT), "optimizer: adamw-8bit"),
-        (StepSetting(optimizer=Optimizer.PAGED_ADAMW_8BIT), "optimizer: paged-adamw-8bit"),
     ],
 )
 def test_what_is_not_modelled_is_named_with_a_way_out(tiny, setting, named):
