@@ -245,11 +245,14 @@ def _families() -> tuple[Cell, ...]:
         (8192, {"checkpointing": gpu, "loss": chunked}),
         (1024, {"checkpointing": none, "loss": full}),
     )
-    return (*llama, *qwen2, *phi, *qwen3, *gemma, *mistral, *_not_forecast())
+    return (*llama, *qwen2, *phi, *qwen3, *gemma, *mistral, *_with_libraries())
 
 
-def _not_forecast() -> list[Cell]:
-    """A cell or two of each kind of step that the forecast refuses; paged last: that memory is never given back."""
+def _with_libraries() -> list[Cell]:
+    """A cell or two of each kind of step that runs bitsandbytes or Liger, or under autocast.
+
+    Paged last: that memory is never given back.
+    """
     gpu = Checkpointing.GPU
     nf4 = {"weights": Weights.NF4, "checkpointing": gpu}
     return [

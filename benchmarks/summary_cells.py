@@ -42,7 +42,8 @@ def families(folder: Path) -> Iterator[str]:
     yield ""
     yield f"{len(checks)} cells. Allocated: all within {worst(c.allocated_error_share for c in checks)}. Reserved: "
     yield f"the {len(plain)} cells of bf16 weights and SDPA within {worst(c.reserved_error_share for c in plain)}; of "
-    yield f"the {len(hanging)} of fp32 weights or eager attention {sum(c.reserved_beyond_share == 0 for c in hanging)} "
+    within = sum(c.reserved_beyond_share == 0 for c in hanging)
+    yield f"the {len(hanging)} of fp32 or nf4 weights or of eager attention {within} "
     yield "lie within the forecast's range, and the others at most "
     yield f"{worst(c.reserved_beyond_share for c in hanging)} beyond it."
     yield ""
@@ -170,7 +171,8 @@ def _verified(path: Path) -> Verification:
 
 
 def _hangs(check: PeakCheck) -> bool:
-    return check.record.step.weights is Weights.FP32 or check.record.step.attention is Attention.EAGER
+    step = check.record.step
+    return step.weights in {Weights.FP32, Weights.NF4} or step.attention is Attention.EAGER
 
 
 def _cell_row(check: PeakCheck) -> list[str]:
