@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from raysweep.errors import InputError, MachineError, SpaceError, nearest
 from raysweep.records import Source
 from raysweep.setting import ALLOCATOR_VARIABLES, WeightsFrom
+from raysweep.sweep.address import LOCAL, check_form
 
 if TYPE_CHECKING:
     from cost.catalogue import Catalogue
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from raysweep.space import SearchSpace
     from raysweep.sweep.run import RunnerFactory
 
-LOCAL = "local"
 SAME_MEMORY_SHARE = 0.02
 """One kind of card reports up to 0.2 GiB more or less with its form and driver; kinds differ by far more."""
 
@@ -60,8 +60,9 @@ def choose_devices(device: str, *, address: str, emulated: bool) -> Devices:
 
     Raises:
         MachineError: a GPU is asked for and none is there, or torch cannot use it.
-        InputError: a simulation is asked to stand for other cards.
+        InputError: the address is none, or a simulation is asked to stand for other cards.
     """
+    check_form(address)
     if device == "simulated" and emulated:
         raise InputError("--emulate: expected a real GPU to cap; --device simulated simulates every flavour already.")
     if device == "simulated":

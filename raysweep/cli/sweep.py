@@ -73,6 +73,7 @@ def command(
     from raysweep.report.text import print_page
     from raysweep.space import load_space
     from raysweep.store import Artifact
+    from raysweep.sweep.address import check_reachable
 
     space = load_space(space_name)
     devices = choose_devices(device, address=address, emulated=emulate is not None)
@@ -85,6 +86,7 @@ def command(
         print_page(plan_page(plan))
     if plan.costs_money and not yes and not _agreed():
         return Exit.NEGATIVE
+    check_reachable(address)
     programs = job.programs(artifact, quiet=as_json)
     summary = job.run(artifact or job.create(programs), programs, resume=resume, quiet=as_json)
     result = _result(summary, job.rejected, out)

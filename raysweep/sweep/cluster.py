@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,17 +11,11 @@ from urllib.parse import quote
 import ray
 
 from cost.domain import Flavour
-from raysweep.errors import InputError, MachineError
+from raysweep.sweep.address import LOCAL, check_form, check_reachable, unreachable
 from raysweep.sweep.quiet import no_worker_logs
-
-LOCAL = "local"
-"""The address of an embedded Ray, started for this sweep alone."""
 
 ACCELERATOR_SHARE = 0.001
 """How much of a node's ``accelerator_type:X`` a session asks for: the resource only names the type, each node has 1."""
-
-REACH_SECONDS = 10.0
-"""How long a cluster's head may take to accept a connection."""
 
 OBJECT_STORE_BYTES = 200 * 10**6
 """Of an embedded Ray: sessions pass records and programs, which are small; Ray's default is 30 % of the memory."""
@@ -68,17 +61,12 @@ def connected(address: str, flavours: Iterable[str], sessions_per_flavour: int) 
         InputError: The address has another form.
         MachineError: There is no Ray at the address, or none can be started.
     """
-    if address.startswith("ray://"):
-        raise InputError(
-            f"--address: expected local, auto or HOST:PORT, got {address!r}. From outside a cluster type: "
-            "ray job submit --address http://HOST:8265 -- raysweep sweep SPACE --out URI --address auto"
-        )
+    check_form(address)
     if ray.is_initialized():
         with no_worker_logs():
             yield
         return
-    if address not in {LOCAL, "auto"}:
-        _reach(address)
+    check_reachable(address)
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         if address == LOCAL:
@@ -93,30 +81,13 @@ def connected(address: str, flavours: Iterable[str], sessions_per_flavour: int) 
         else:
             ray.init(address=address, **common)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        raise MachineError(
-            f"--address {address}: expected a running Ray cluster; {error}. Start one with: ray start --head, "
-            "or leave --address out to use this machine alone."
-        ) from error
+        raise unreachable(address, str(error)) from error
     with no_worker_logs():
         try:
             yield
         finally:
             # Within the block: Ray prints what it has gathered when it shuts down.
             ray.shutdown()
-
-
-def _reach(address: str) -> None:
-    """Look whether anything listens at ``HOST:PORT``: Ray itself waits for more than five minutes to find out."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise InputError(f"--address: expected local, auto or HOST:PORT, got {address!r}. For example: 10.0.0.5:6379")
-    try:
-        socket.create_connection((host, int(port)), timeout=REACH_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        raise MachineError(
-            f"--address {address}: expected a running Ray cluster; nothing answers there ({error}). "
-            "Start one with: ray start --head, or leave --address out to use this machine alone."
-        ) from None
 
 
 def alive_nodes() -> list[dict[str, float]]:

@@ -143,6 +143,27 @@ def test_a_sweep_that_costs_money_is_not_begun_unasked(tmp_path: Path) -> None:
     assert not out.exists()
 
 
+@pytest.mark.parametrize("address", ["ray://foo", "here", "foo:"])
+def test_what_is_no_address_is_refused_before_the_plan(address: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ("sweep", _space(tmp_path, SPACE), "--device", "simulated", "--out", out, "--address", address)
+    _refused(_run(*words), f"--address: expected local, auto or HOST:PORT, got '{address}'")
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("address", ["auto", "127.0.0.1:1"])
+def test_an_address_without_a_cluster_leaves_no_artifact_behind(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    out = tmp_path / "out"
+    words = ("sweep", _space(tmp_path, SPACE), "--device", "simulated", "--out", out, "--address", address)
+    result = _run(*words)
+    assert result.exit_code == Exit.MACHINE, result.output
+    assert f"--address {address}: expected a running Ray cluster; nothing answers there" in result.stderr
+    assert not out.exists()
+
+
 def _cut(folder: Path) -> None:
     file = folder / "probes.parquet"
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
