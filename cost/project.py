@@ -35,6 +35,8 @@ class Projection:
     """Evaluations, checkpoints, by name."""
     start_seconds: float
     """Image, download, loading, warm-up and one-off steps of every process."""
+    redone_seconds: float
+    """Expected restarts after interruptions, and work done again since the last checkpoint."""
     machine_seconds: Range
     """All time on machines, what interruptions waste included."""
     wait_seconds: Range
@@ -102,6 +104,7 @@ def project(plan: RunPlan, model: TimeModel, terms: Terms | None = None) -> Proj
         new_length_seconds=model.new_length_seconds * work.new_lengths,
         pause_seconds=tuple(pauses.items()),
         start_seconds=start_seconds,
+        redone_seconds=max(0.0, machine.expected - busy.expected),
         machine_seconds=machine,
         wait_seconds=wait,
         cost=terms.cost(machine),

@@ -56,9 +56,9 @@ def projection_page(decision: Decision, *, slurm_margin_share: float | None) -> 
             title,
             (
                 Sentence(no_choice(decision), Tone.BAD),
+                *(Sentence(note, Tone.WARN) for note in decision.notes),
                 *limit_blocks(decision.limits),
                 *flavours_table(decision),
-                *(Sentence(note, Tone.WARN) for note in decision.notes),
             ),
         )
     projection, candidate = chosen.projection, chosen.candidate
@@ -121,6 +121,8 @@ def _parts(projection: Projection) -> list[Block]:
         ("of it for lengths not seen before", format_duration(projection.new_length_seconds)),
         *((name, format_duration(seconds)) for name, seconds in projection.pause_seconds),
     ]
+    if projection.redone_seconds > 0:
+        pairs.append(("restarts and redone work", format_duration(projection.redone_seconds)))
     if projection.wait_seconds.expected:
         pairs.append(("waiting after interruptions", format_duration(projection.wait_seconds.expected)))
     if projection.padding_share > 0:
@@ -208,6 +210,8 @@ def _cell_json(cell: Cell, slurm_margin_share: float) -> dict[str, Any]:
         "new_length_seconds": projection.new_length_seconds,
         "start_seconds": projection.start_seconds,
         "pause_seconds": dict(projection.pause_seconds),
+        "redone_seconds": projection.redone_seconds,
+        "wait_seconds": projection.wait_seconds.expected,
         "padding_share": projection.padding_share,
         "beyond_tokens": projection.beyond_tokens,
         "slurm_time": slurm_words(projection.hours, slurm_margin_share),

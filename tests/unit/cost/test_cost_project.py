@@ -72,6 +72,7 @@ def test_a_stage_carries_exactly_the_share_of_the_loss_it_was_given(share, epoch
         ((replace(STAGE_1, loss_share=1.0), STAGE_2), "between 0 and 1"),
         ((STAGE_1, replace(STAGE_2, epochs=0.0)), "positive"),
         ((STAGE_1, replace(STAGE_2, items=LengthCounts.of([9]))), "'stage2' has no count of loss-bearing tokens"),
+        ((STAGE_1, replace(STAGE_2, items=LengthCounts.of([9], [0]))), "'stage2' has no loss-bearing token, .* are 0"),
         ((STAGE_2, STAGE_2), "names of their own"),
     ],
 )
@@ -204,6 +205,16 @@ def test_interruptions_make_a_run_longer_and_dearer():
     calm, shaky = (project(plan, MODEL, Terms(price_per_hour=1.0, spot=s)) for s in (None, spot))
     assert shaky.cost.expected > calm.cost.expected
     assert shaky.hours.expected > shaky.machine_seconds.expected / 3600 > calm.hours.expected
+
+
+def test_what_interruptions_waste_is_told_apart_so_that_the_parts_add_up():
+    plan = one_stage(*[1000] * 30_000, start_up=StartUp(image_seconds=100.0))
+    spot = Spot(interruptions_per_hour=0.3, checkpoint_every_seconds=1200, restart_seconds=200, wait_seconds=900)
+    shaky = project(plan, MODEL, Terms(price_per_hour=1.0, spot=spot))
+    parts = (shaky.start_seconds, shaky.training_seconds.expected, shaky.redone_seconds, shaky.wait_seconds.expected)
+    assert min(parts) > 0
+    assert sum(parts) == pytest.approx(shaky.hours.expected * 3600)
+    assert project(plan, MODEL, Terms(price_per_hour=1.0)).redone_seconds == 0
 
 
 def test_a_download_without_a_rate_is_refused():
