@@ -101,6 +101,8 @@ class Forecast:
     """Flavours that are not forecast."""
     refused: dict[StepSetting, str] = field(default_factory=dict)
     """Steps that are not forecast, and what of them is not modelled."""
+    peaks_flavours: tuple[str, ...] = ()
+    """Whose chips the rows' own peaks are of; empty where no card is named: they are a Hopper's then."""
     frees: WhatFrees | None = None
     """What single changes would leave of the largest peak, where that was asked for."""
 
@@ -146,6 +148,7 @@ def forecast(
         outside_bytes={card.flavour: card.outside_bytes for card in cards},
         outside_is_allowance={card.flavour: card.outside_is_allowance for card in cards},
         notes=tuple(dict.fromkeys(note for program in programs.values() for note in program.notes)),
+        peaks_flavours=tuple(card.flavour for card in cards if card.workspace_bytes == cards[0].workspace_bytes),
     )
 
 

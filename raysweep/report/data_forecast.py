@@ -40,14 +40,16 @@ def data_blocks(forecast: Forecast, labels: dict[StepSetting, str]) -> list[Bloc
     ]
     columns = ["flavour", "step", ">allocated", ">reserved", "verdict", ">retries", "dies at"]
     caption = (
-        "Peaks in GB (10^9 bytes) on a device without end. retries: the allocator frees its cache and tries again, up "
-        "to where the run dies if it does."
+        "Peaks in GB (10^9 bytes) on a Hopper card without end. retries: the allocator frees its cache and tries "
+        "again, up to where the run dies if it does."
     )
     if rows:
         blocks.append(table(columns, rows, caption))
     else:
         peaks = [(labels[one.step], *_peak_cells(one)) for one in forecast.data]
-        blocks.append(table(["step", ">allocated", ">reserved"], peaks, "GB (10^9 bytes) on a device without end."))
+        blocks.append(
+            table(["step", ">allocated", ">reserved"], peaks, "GB (10^9 bytes) on a Hopper card without end.")
+        )
     return blocks + _advice(forecast, labels)
 
 

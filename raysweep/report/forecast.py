@@ -29,6 +29,7 @@ def forecast_json(forecast: Forecast, limits: Sequence[LimitCost] = ()) -> dict[
     data: dict[str, Any] = {
         "model": forecast.model,
         "source": "forecast",
+        "peaks_flavours": list(forecast.peaks_flavours),
         "rows": [_row_json(row) for row in forecast.rows],
         "outside_allocator": {
             flavour: {"bytes": size, "is_allowance": forecast.outside_is_allowance[flavour]}
@@ -91,11 +92,21 @@ def _peaks(forecast: Forecast, labels: dict[StepSetting, str]) -> list[Block]:
         table(
             ["step", ">length", ">allocated", ">reserved", ">host", "the allocated peak comes in"],
             peaks,
-            "GB (10^9 bytes). host: pinned host memory. A range where the peak hangs on the addresses a device gives.",
+            f"GB (10^9 bytes), {_of_which_chips(forecast)} host: pinned host memory. A range where the peak hangs on "
+            "the addresses a device gives.",
         ),
         Heading("What the allocated peak consists of"),
         table(["step", ">length", *(f">{name}" for name in names)], parts, "GB (10^9 bytes); adds up to the peak."),
     ]
+
+
+def _of_which_chips(forecast: Forecast) -> str:
+    """Say whose peaks the rows hold: cuBLAS's workspaces are not of one size on all chips."""
+    if not forecast.peaks_flavours:
+        return "on a Hopper card, since no flavour is named."
+    others = [flavour for flavour in forecast.outside_bytes if flavour not in forecast.peaks_flavours]
+    apart = f"; on {', '.join(others)} cuBLAS's workspaces are of another size" if others else ""
+    return f"on {', '.join(forecast.peaks_flavours)}{apart}."
 
 
 def _frees(forecast: Forecast, labels: dict[StepSetting, str]) -> list[Block]:

@@ -101,6 +101,14 @@ def test_a_rows_components_add_up_to_its_peak() -> None:
     assert found.rows[0].peak_allocated_bytes == (1024 + 512 + 16 + 32) * MIB
 
 
+def test_a_forecast_says_on_which_cards_its_rows_own_peaks_hold() -> None:
+    made = program()
+    cards = [card("lab/a", 80 * GB), card("lab/b", 80 * GB, workspace_bytes=8 * MIB), card("lab/c", 40 * GB)]
+    found = forecast({made.step: made}, [512], cards, margin_share=0.08, allocator=PLAIN)
+    assert found.peaks_flavours == ("lab/a", "lab/c")
+    assert forecast({made.step: made}, [512], [], margin_share=0.08, allocator=PLAIN).peaks_flavours == ()
+
+
 def test_garbage_collection_keeps_a_verdict_within_the_cards_capacity() -> None:
     collecting = Study(program(), AllocatorSetting(garbage_collection_threshold=0.5))
     one = card("lab/a", 3 * GB)

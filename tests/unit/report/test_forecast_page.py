@@ -71,6 +71,7 @@ def _forecast() -> Forecast:
         outside_bytes=dict.fromkeys(CARDS, 1_300_000_000),
         outside_is_allowance={"hf/l40sx1": True, "hf/h200": False},
         notes=("Routing depends on values.",),
+        peaks_flavours=("hf/h200",),
     )
 
 
