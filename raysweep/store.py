@@ -1,8 +1,9 @@
 """The artifact: a folder, local or on any fsspec URI, that keeps what a sweep found.
 
 ``probes.parquet`` has one row a probe, ``programs.parquet`` what each step allocates, ``items.parquet`` the token
-counts of the run's data, beside ``decision.json``, ``report.html`` and ``space.yaml`` as given. Nothing in it is a
-pickle. Every file is written whole and then moved into place: a crash loses at most the probe in flight.
+counts of the run's data, ``prices.csv`` the price list that the sweep was given and ``sweep.json`` how far it came,
+beside ``decision.json``, ``report.html`` and ``space.yaml`` as given. Nothing in it is a pickle. Every file is written
+whole and then moved into place: a crash loses at most the probe in flight.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -33,7 +35,25 @@ ITEMS = "items.parquet"
 DECISION = "decision.json"
 REPORT = "report.html"
 SPACE = "space.yaml"
+SWEEP = "sweep.json"
+PRICES = "prices.csv"
 _VERSION_KEY = b"raysweep_schema_version"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepStatus:
+    """How far the sweep of an artifact came."""
+
+    resume: str
+    """What to type to go on with it."""
+    probes_at_most: int
+    """Of the whole sweep."""
+    probes_left: int | None = None
+    """At most, as the sweep left them; None while it runs, or where it was cut off."""
+
+    def missing(self, kept: int) -> int:
+        """Return how many probes are missing at most, of an artifact that keeps so many."""
+        return max(0, self.probes_at_most - kept) if self.probes_left is None else self.probes_left
 
 
 class Artifact:
@@ -150,6 +170,49 @@ class Artifact:
     def items_table(self) -> pa.Table | None:
         """Return what ``write_items`` kept, or None where the space named no data."""
         return self._read_table(ITEMS) if self._has(ITEMS) else None
+
+    def has_programs(self) -> bool:
+        """Whether the artifact keeps what each step allocates."""
+        return self._has(PROGRAMS)
+
+    def write_prices(self, text: str) -> None:
+        """Keep the price list that the sweep was given, so that a decision knows its cards and prices."""
+        self._write(PRICES, text.encode())
+
+    def prices_text(self) -> str | None:
+        """Return the price list that ``write_prices`` kept, or None where the sweep was given none."""
+        if not self._has(PRICES):
+            return None
+        try:
+            return self._read(PRICES).decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise ArtifactError(f"{self._name(PRICES)}: expected CSV text in UTF-8; the file is damaged.") from None
+
+    def write_sweep_status(self, status: SweepStatus) -> None:
+        """Keep how far the sweep came."""
+        self._write(SWEEP, json.dumps({"schema_version": SCHEMA_VERSION, **asdict(status)}, indent=2).encode())
+
+    def sweep_status(self) -> SweepStatus | None:
+        """Return how far the sweep came, or None where the artifact does not say.
+
+        Raises:
+            ArtifactError: the file is damaged or of a newer schema.
+        """
+        if not self._has(SWEEP):
+            return None
+        try:
+            kept = json.loads(self._read(SWEEP))
+            version = kept["schema_version"]
+            left = kept["probes_left"]
+            status = SweepStatus(
+                resume=str(kept["resume"]),
+                probes_at_most=int(kept["probes_at_most"]),
+                probes_left=None if left is None else int(left),
+            )
+        except (ValueError, KeyError, TypeError):
+            raise ArtifactError(f"{self._name(SWEEP)}: expected a sweep's status in JSON; it is damaged.") from None
+        _check_version(version, self._name(SWEEP))
+        return status
 
     def write_decision(self, decision: dict[str, Any]) -> None:
         """Keep the decision, as JSON, in place of an earlier one.

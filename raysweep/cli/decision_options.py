@@ -97,7 +97,7 @@ def decide_as_asked(
     lengths_text, margin_text = options["lengths_text"], options["margin_text"]
     return decide(
         findings,
-        read_catalogue(options["prices_csv"]),
+        read_catalogue(options["prices_csv"], findings.price_lists),
         margin_share=None if margin_text is None else read_margin(margin_text),
         lengths=None if lengths_text is None else read_lengths(lengths_text),
         items=_completed(items, findings),

@@ -49,14 +49,20 @@ class EdgeGroup(click.Group):
             # The reader (head, less) left: no error. Python would complain once more at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = Exit.DONE
-        except (KeyboardInterrupt, click.Abort):
-            click.echo("Interrupted.", err=True)
+        except (KeyboardInterrupt, click.Abort) as error:
+            click.echo(" ".join(["Interrupted.", *_what_is_kept(error)]), err=True)
             code = Exit.INTERRUPTED
         except Exception as error:
             if "--debug" in words:
                 raise
             code = _report(error)
         sys.exit(int(code or 0))
+
+
+def _what_is_kept(error: BaseException) -> list[str]:
+    """Return what the interrupted command says of what it leaves; click passes an interrupt on as its own Abort."""
+    interrupt = error if isinstance(error, KeyboardInterrupt) else error.__cause__
+    return [str(word) for word in interrupt.args] if isinstance(interrupt, KeyboardInterrupt) else []
 
 
 def _report(error: Exception) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -65,11 +65,16 @@ def margin_option(command: F) -> F:
     )(command)
 
 
-def read_catalogue(prices_csv: Path | None) -> Catalogue:
-    """Return the catalogue with every refreshed list, under the user's own list if there is one."""
+def read_catalogue(prices_csv: Path | None, kept: Sequence[tuple[str, str]] = ()) -> Catalogue:
+    """Return the catalogue with every refreshed list, under the artifacts' and the user's own lists if there are any.
+
+    Args:
+        prices_csv: The user's own list.
+        kept: Lists that artifacts keep, by name and text.
+    """
     from raysweep.cli.price_lists import load_catalogue
 
-    return load_catalogue(prices_csv)
+    return load_catalogue(prices_csv, kept)
 
 
 def read_flavours(space: SearchSpace, catalogue: Catalogue) -> tuple[Flavour, ...]:

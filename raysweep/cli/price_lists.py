@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ from raysweep.paths import CACHE_VARIABLE, cache_folder
 
 if TYPE_CHECKING:
     from cost.catalogue import Catalogue
+    from cost.price_csv import Row
     from cost.price_files import Listing
 
 SOURCES = ("hf", "gpuhunt", "gpuhunt-files", "skypilot-files")
@@ -23,8 +26,13 @@ def price_folder() -> Path:
     return cache_folder() / "prices"
 
 
-def load_catalogue(prices_csv: Path | None) -> Catalogue:
-    """Return the built-in catalogue under every refreshed list, and the user's own list over all.
+def load_catalogue(prices_csv: Path | None, kept: Sequence[tuple[str, str]] = ()) -> Catalogue:
+    """Return the built-in catalogue under every refreshed list, the artifacts' lists, and the user's own over all.
+
+    Args:
+        prices_csv: The user's own list.
+        kept: Lists that artifacts keep, by name and text; of two that contradict each other the first wins, and the
+            user's own wins over all of them.
 
     Raises:
         CostError: a list cannot be read.
@@ -33,7 +41,10 @@ def load_catalogue(prices_csv: Path | None) -> Catalogue:
     from cost.catalogue import Catalogue
     from cost.domain import Origin
 
-    catalogue = Catalogue.load(prices_csv)
+    given = () if prices_csv is None else _given(prices_csv)
+    catalogue = Catalogue.load()
+    for rows in (*reversed(_kept(kept, {row.name for row in given})), given):
+        catalogue = catalogue.merged(rows)
     for source in SOURCES:
         file = price_folder() / f"{source}.csv"
         if file.is_file():
@@ -41,6 +52,33 @@ def load_catalogue(prices_csv: Path | None) -> Catalogue:
             lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
             catalogue = catalogue.merged(price_csv.read(lines, name=str(file), origin=origin))
     return catalogue
+
+
+def _given(prices_csv: Path) -> tuple[Row, ...]:
+    from cost import price_csv
+    from cost.catalogue import Catalogue
+    from cost.domain import Origin
+
+    Catalogue.load(prices_csv)  # refuses what cannot be read, and cards that nothing knows
+    lines = prices_csv.read_text(encoding="utf-8-sig").splitlines(keepends=True)
+    return price_csv.read(lines, name=str(prices_csv), origin=Origin.USER)
+
+
+def _kept(lists: Sequence[tuple[str, str]], named: Set[str]) -> list[tuple[Row, ...]]:
+    """Return the lists' rows, each without its price where an earlier list, or one given now, names the flavour.
+
+    A catalogue counts with the newest of a user's prices, not with that of the list that was named last.
+    """
+    from cost import price_csv
+    from cost.domain import Origin
+
+    found: list[tuple[Row, ...]] = []
+    seen = set(named)
+    for name, text in lists:
+        rows = price_csv.read(text.splitlines(keepends=True), name=name, origin=Origin.USER)
+        found.append(tuple(replace(row, price=None) if row.name in seen else row for row in rows))
+        seen |= {row.name for row in rows}
+    return found
 
 
 def refresh(source: str, folder: Path | None) -> tuple[Listing, Path]:

@@ -35,7 +35,7 @@ def command(artifacts: tuple[str, ...], html_file: Path | None, prices_csv: Path
 
     opened = [Artifact.open(uri) for uri in artifacts]
     findings = gather(opened)
-    decision = decide(findings, read_catalogue(prices_csv))
+    decision = decide(findings, read_catalogue(prices_csv, findings.price_lists))
     page = whole_page(findings, decision)
     html = page_html(page)
     written = _keep(opened[0], html) if html_file is None else _write(html_file, html)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,10 +89,33 @@ def command(
         return Exit.NEGATIVE
     check_reachable(address)
     programs = job.programs(artifact, quiet=as_json)
-    summary = job.run(artifact or job.create(programs), programs, resume=resume, quiet=as_json)
+    artifact = artifact or job.create()
+    again = _resume_command()
+    job.complete(artifact, programs, resume_command=again)
+    try:
+        summary = job.run(artifact, programs, resume=resume, quiet=as_json)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"{len(artifact.records())} probes are kept in {out}. Go on with: {again}") from None
+    finally:
+        job.settle(artifact)
     result = _result(summary, job.rejected, out)
     emit(result_page(result), result_json(result), as_json=as_json)
     return Exit.NEGATIVE if summary.over_budget else Exit.DONE
+
+
+def _resume_command() -> str:
+    """Return the command that goes on with this sweep: as it was typed, and ``--resume``."""
+    context = click.get_current_context()
+    words = ["raysweep", "sweep"]
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        typed = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if not typed or name in ("resume", "as_json") or name not in context.params:
+            continue
+        value = context.params[name]
+        words += [] if isinstance(parameter, click.Argument) else [parameter.opts[0]]
+        words += [] if value is True else [str(value)]
+    return shlex.join([*words, "--resume"])
 
 
 def _agreed() -> bool:

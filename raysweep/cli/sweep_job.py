@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,8 @@ class SweepJob:
     policy: Policy
     strategy: str
     out: str
+    prices_text: str | None
+    """Of the user's own price list; None where none was given."""
     notes: tuple[str, ...] = ()
     """What to mind, in whole sentences."""
 
@@ -97,21 +99,46 @@ class SweepJob:
             raise NotForecastError(next(iter(reasons.values())))
         return programs
 
-    def create(self, programs: dict[StepSetting, Program]) -> Artifact:
-        """Make the artifact, with the space, the programs and the data's token counts.
+    def create(self) -> Artifact:
+        """Make the artifact, with the space as given.
 
         Raises:
             ArtifactError: its folder is not new.
         """
-        from raysweep.decision.items import items_table
-        from raysweep.memory.table import table_of
         from raysweep.store import Artifact
 
-        artifact = Artifact.create(self.out, self.space.source_text)
-        artifact.write_programs(table_of(programs.values()))
-        if self.items:
+        return Artifact.create(self.out, self.space.source_text)
+
+    def complete(self, artifact: Artifact, programs: dict[StepSetting, Program], *, resume_command: str) -> None:
+        """Keep in the artifact what a decision needs besides probes, as far as it is not there yet.
+
+        Args:
+            artifact: New, or that of a sweep that goes on.
+            programs: Of the steps.
+            resume_command: What to type where the sweep does not come to its end.
+
+        Raises:
+            ArtifactError: the artifact cannot be written.
+        """
+        from raysweep.decision.items import items_table
+        from raysweep.memory.table import table_of
+        from raysweep.store import SweepStatus
+
+        at_most = sum(self.plan().probes_at_most.values())
+        artifact.write_sweep_status(SweepStatus(resume=resume_command, probes_at_most=at_most))
+        if not artifact.has_programs():
+            artifact.write_programs(table_of(programs.values()))
+        if self.items and artifact.items_table() is None:
             artifact.write_items(items_table(self.items))
-        return artifact
+        if self.prices_text is not None:
+            artifact.write_prices(self.prices_text)
+
+    def settle(self, artifact: Artifact) -> None:
+        """Keep in the artifact how many probes the sweep left, whatever ended it."""
+        status = artifact.sweep_status()
+        if status is not None:
+            left = sum(self.policy.remaining(flavour.name) for flavour in self.flavours if flavour.gpu_count == 1)
+            artifact.write_sweep_status(replace(status, probes_left=left))
 
     def run(
         self, artifact: Artifact, programs: dict[StepSetting, Program], *, resume: bool, quiet: bool
@@ -193,6 +220,7 @@ def prepare(
         strategy=strategy,
         out=out,
         notes=notes,
+        prices_text=None if prices_csv is None else prices_csv.read_text(encoding="utf-8-sig"),
     )
 
 

@@ -71,7 +71,7 @@ def _verify(findings: Findings, records: Sequence[ProbeRecord], *, retrace: bool
     from raysweep.cli.options import read_catalogue, read_flavours
     from raysweep.decision.verification import verify
 
-    catalogue = read_catalogue(None)
+    catalogue = read_catalogue(None, findings.price_lists)
     programs, reasons = _programs(findings, records, retrace=retrace, quiet=quiet)
     devices = catalogue.devices_by_id.values()
     return verify(

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from raysweep.data.items import Items
 from raysweep.decision.items import read_items_table
+from raysweep.decision.together import Part, check_together, differences
 from raysweep.errors import ArtifactError
 from raysweep.memory.program import Program
 from raysweep.records import Mode, ProbeRecord
 from raysweep.setting import StepSetting
 from raysweep.space import FlavourChoice, SearchSpace, parse_space
-from raysweep.store import SPACE, Artifact
+from raysweep.store import ITEMS, PRICES, PROGRAMS, SPACE, Artifact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,10 @@ class Findings:
     programs: dict[StepSetting, Program]
     items: dict[str, Items]
     """By stage, in the run's order; empty where no space named data."""
+    price_lists: tuple[tuple[str, str], ...] = ()
+    """The sweeps' own price lists: where each is kept, and its text."""
+    notes: tuple[str, ...] = ()
+    """What to mind of the artifacts, in whole sentences: what is missing, and in what they differ."""
 
 
 def gather(artifacts: Sequence[Artifact]) -> Findings:
@@ -38,22 +43,53 @@ def gather(artifacts: Sequence[Artifact]) -> Findings:
     """
     if not artifacts:
         raise ArtifactError("expected at least one artifact folder; none came.")
-    spaces = [parse_space(artifact.space_text(), f"{artifact.uri}/{SPACE}") for artifact in artifacts]
-    for artifact, space in zip(artifacts[1:], spaces[1:], strict=True):
-        _check_together(artifacts[0].uri, spaces[0], artifact.uri, space)
+    parts = [_part(artifact) for artifact in artifacts]
+    check_together(parts)
     programs: dict[StepSetting, Program] = {}
-    items: dict[str, Items] = {}
     for artifact in artifacts:
         programs |= _programs(artifact)
-        table = artifact.items_table()
-        items = items or (read_items_table(table, f"{artifact.uri}/items.parquet") if table is not None else {})
+    prices = {f"{artifact.uri}/{PRICES}": artifact.prices_text() for artifact in artifacts}
     return Findings(
-        uris=tuple(artifact.uri for artifact in artifacts),
-        space=_union(spaces),
+        uris=tuple(part.uri for part in parts),
+        space=_union([part.space for part in parts]),
         records=_distinct([record for artifact in artifacts for record in artifact.records()]),
         programs=programs,
-        items=items,
+        items=dict(next((part.items for part in parts if part.items), {})),
+        price_lists=tuple((name, text) for name, text in prices.items() if text is not None),
+        notes=(
+            *differences(parts),
+            *(note for artifact, part in zip(artifacts, parts, strict=True) for note in _gaps(artifact, part.space)),
+        ),
     )
+
+
+def _part(artifact: Artifact) -> Part:
+    table = artifact.items_table()
+    return Part(
+        uri=artifact.uri,
+        space=parse_space(artifact.space_text(), f"{artifact.uri}/{SPACE}"),
+        items={} if table is None else read_items_table(table, f"{artifact.uri}/{ITEMS}"),
+    )
+
+
+def _gaps(artifact: Artifact, space: SearchSpace) -> tuple[str, ...]:
+    """Say what a sweep that did not finish, or lost a file, leaves out of the answer."""
+    status = artifact.sweep_status()
+    if status is None:
+        return ()  # no sweep of one's own: a table of measurements, or an older artifact
+    notes: list[str] = []
+    if missing := status.missing(len(artifact.records())):
+        stand_in = "" if space.mode is Mode.GENERATE else ", and forecasts stand for them where there are any"
+        notes.append(
+            f"The sweep of {artifact.uri} has not finished: up to {missing} of its {status.probes_at_most} probes are "
+            f"missing{stand_in}. Go on with: {status.resume}"
+        )
+    if space.mode is Mode.TRAIN and not artifact.has_programs():
+        notes.append(
+            f"{artifact.uri}: {PROGRAMS} is missing, so no forecast stands in where nothing was probed, and times rest "
+            f"on probes alone. Make it again with: {status.resume}"
+        )
+    return tuple(notes)
 
 
 def _programs(artifact: Artifact) -> dict[StepSetting, Program]:
@@ -63,22 +99,6 @@ def _programs(artifact: Artifact) -> dict[StepSetting, Program]:
     from raysweep.memory.table import programs_of
 
     return {program.step: program for program in programs_of(table)}
-
-
-def _check_together(first: str, one: SearchSpace, second: str, other: SearchSpace) -> None:
-    pairs = {
-        "model": (one.model, other.model),
-        "mode": (one.mode, other.mode),
-        "prompt_tokens": (one.prompt_tokens, other.prompt_tokens),
-        "new_tokens": (one.new_tokens, other.new_tokens),
-        "allocator": (one.allocator, other.allocator),
-    }
-    for name, (ours, theirs) in pairs.items():
-        if ours != theirs:
-            raise ArtifactError(
-                f"{second}: expected an artifact of the same {name} as {first}, {ours}; {theirs} came. "
-                "Choose from artifacts of one model and mode."
-            )
 
 
 def _union(spaces: Sequence[SearchSpace]) -> SearchSpace:

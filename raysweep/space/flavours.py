@@ -62,7 +62,10 @@ def _unknown(choice: FlavourChoice, catalogue: Catalogue) -> str:
         catalogue.flavour(choice.name)
     except CostError as error:
         name = choice.name
-        own = f" For one's own card write {{name: {name}, gpu_id: …}} or {{name: {name}, memory_bytes: …}}."
+        own = (
+            f" For one's own card write {{name: {name}, gpu_id: …}} or {{name: {name}, memory_bytes: …}}; where a "
+            "price list has it, name that list with --prices FILE."
+        )
         return f"{_prefix(choice)}{error}{own}"
     raise AssertionError("a flavour that the catalogue lists is known")
 

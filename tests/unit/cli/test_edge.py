@@ -35,6 +35,7 @@ def _raise(name: str, debug: bool) -> None:
         "bug": ZeroDivisionError("division by zero"),
         "two lines": KeyError("for field 'a':\n  wrong type"),
         "interrupt": KeyboardInterrupt(),
+        "interrupt with work": KeyboardInterrupt("3 probes are kept."),
         "abort": click.Abort(),
     }
     raise errors[name]
@@ -51,6 +52,7 @@ def _raise(name: str, debug: bool) -> None:
         ("bug", 3, "ZeroDivisionError: division by zero"),
         ("two lines", 3, "wrong type"),
         ("interrupt", 130, "Interrupted.\n"),
+        ("interrupt with work", 130, "Interrupted. 3 probes are kept.\n"),
         ("abort", 130, "Interrupted.\n"),
     ],
 )

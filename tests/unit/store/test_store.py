@@ -27,7 +27,7 @@ from raysweep.records import (
     to_row,
 )
 from raysweep.setting import AdapterSetting, Checkpointing, Loss, StepSetting, Weights
-from raysweep.store import Artifact
+from raysweep.store import Artifact, SweepStatus
 
 
 def _record(**changes: Any) -> ProbeRecord:
@@ -274,3 +274,23 @@ def test_an_artifact_lies_on_any_file_system() -> None:
         for uri in (f"file://{folder}/a", f"memory://{uuid.uuid4().hex}/a"):
             Artifact.create(uri, "model: m").append(_record())
             assert Artifact.open(uri).records() == (_record(),)
+
+
+def test_how_far_a_sweep_came_and_its_price_list_read_back(tmp_path: Path) -> None:
+    artifact = Artifact.create(tmp_path / "a", "model: m")
+    assert artifact.sweep_status() is None
+    assert artifact.prices_text() is None
+    status = SweepStatus(resume="raysweep sweep s --resume", probes_at_most=9)
+    artifact.write_sweep_status(status)
+    artifact.write_prices("flavour\nlab/ü\n")
+    again = Artifact.open(tmp_path / "a")
+    assert again.sweep_status() == status
+    assert (status.missing(4), status.missing(10)) == (5, 0)
+    assert again.prices_text() == "flavour\nlab/ü\n"
+
+
+def test_a_damaged_status_of_a_sweep_is_refused_by_name(tmp_path: Path) -> None:
+    artifact = Artifact.create(tmp_path / "a", "model: m")
+    (tmp_path / "a" / "sweep.json").write_text("{")
+    with pytest.raises(ArtifactError, match=r"sweep\.json: expected a sweep's status"):
+        artifact.sweep_status()
