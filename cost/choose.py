@@ -119,10 +119,10 @@ def choose(
 
 
 def _first_misfits(candidates: Sequence[Candidate]) -> dict[tuple[str, str], int]:
-    """Return the shortest length that does not fit, by flavour and step."""
+    """Return the shortest length that is known not to fit, by flavour and step; an unknown one bars no longer one."""
     found: dict[tuple[str, str], int] = {}
     for c in candidates:
-        if not c.fits:
+        if c.fit is not None and not c.fits:
             key = (c.flavour, c.step)
             found[key] = min(c.length_tokens, found.get(key, c.length_tokens))
     return found

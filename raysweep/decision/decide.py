@@ -209,7 +209,9 @@ def _longest(cells: Sequence[Cell]) -> tuple[LongestFit, ...]:
 def _unbroken(group: Sequence[Cell], wanted: tuple[Verdict, ...]) -> int | None:
     longest: int | None = None
     for cell in sorted(group, key=lambda cell: cell.candidate.length_tokens):
-        if cell.memory is None or cell.memory.fit.verdict not in wanted:
+        if cell.memory is None:
+            continue
+        if cell.memory.fit.verdict not in wanted:
             break
         longest = cell.candidate.length_tokens
     return longest
@@ -230,8 +232,10 @@ def _trade_offs(
             found.append(trade_off(f"a margin of {percent(share)}", base, again(candidates, at_least_tokens)))
     candidates = [cell.candidate for cell in grid.cells(margin)]
     for length in grid.lengths:
-        if base.at_least_tokens is not None and length != base.at_least_tokens:
-            found.append(trade_off(f"items of up to {length:,} tokens", base, again(candidates, length)))
+        if base.chosen is not None and length != base.chosen.length_tokens:
+            # Shorter lengths stay among them: one that does not fit bars the limit.
+            limited = [candidate for candidate in candidates if candidate.length_tokens <= length]
+            found.append(trade_off(f"items of up to {length:,} tokens", base, again(limited, length)))
     for label in grid.labels.values() if len(grid.labels) > 1 else ():
         if base.chosen is not None and label != base.chosen.step:
             own = [candidate for candidate in candidates if candidate.step == label]
@@ -250,12 +254,47 @@ def _notes(grid: Grid, cells: Sequence[Cell]) -> tuple[str, ...]:
         and (cell.memory.source is not Source.MEASURED or cell.flavour.name in emulated)
     }
     return (
+        *grid.findings.notes,
+        *_unknown_memory(grid, cells),
         *_empty_runs(grid),
         *_currency(grid),
         *_spot_prices(grid),
         *_padded_limits(grid),
         *bf16_notes(guessed.values(), grid.labels),
     )
+
+
+def _unknown_memory(grid: Grid, cells: Sequence[Cell]) -> tuple[str, ...]:
+    """Say at which lengths nothing tells whether a step fits: they are left out, and bar no longer one."""
+    if grid.findings.space.mode is Mode.GENERATE:
+        return ()
+    single = [cell for cell in cells if cell.flavour.gpu_count == 1]
+    told = {(cell.flavour.name, cell.step) for cell in single if cell.memory}
+    wholly: list[int] = []
+    partly: list[int] = []
+    for length in grid.lengths:
+        here = [cell for cell in single if cell.candidate.length_tokens == length]
+        unknown = [cell for cell in here if cell.memory is None]
+        if here and len(unknown) == len(here):
+            wholly.append(length)
+        elif any((cell.flavour.name, cell.step) in told for cell in unknown):
+            # A flavour and step of which nothing at all is known lost for that, and is listed with it.
+            partly.append(length)
+    swept = grid.findings.space.lengths
+    reach = f"; the sweep's lengths are {_listed(swept)}" if swept and not {*wholly, *partly} <= set(swept) else ""
+    return tuple(
+        f"Left out: {_listed(lengths)} tokens{where}. Neither a probe nor the forecast says whether they fit{reach}. "
+        "To know, probe them too; else leave them out with --lengths."
+        for lengths, where in ((wholly, ""), (partly, " with some steps or on some flavours"))
+        if lengths
+    )
+
+
+def _listed(lengths: Sequence[int], most: int = 6) -> str:
+    """Return lengths by name, or both ends of many."""
+    if len(lengths) > most:
+        return f"{lengths[0]:,} to {lengths[-1]:,}"
+    return ", ".join(f"{length:,}" for length in lengths)
 
 
 def _empty_runs(grid: Grid) -> tuple[str, ...]:

@@ -36,9 +36,9 @@ class LongestFit:
     flavour: str
     step: StepSetting
     length_tokens: int | None
-    """It and every shorter length fit; None where the shortest does not."""
+    """It and every shorter length that is known fit; None where the shortest of them does not."""
     tight_length_tokens: int | None
-    """It and every shorter length run at all."""
+    """It and every shorter length that is known run at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

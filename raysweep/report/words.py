@@ -16,20 +16,35 @@ def no_choice(decision: Decision) -> str:
     """Return why nothing was chosen, in one sentence."""
     candidates = [cell.candidate for cell in decision.cells]
     if not any(candidate.fits for candidate in candidates):
-        return f"Nothing fits with a margin of {percent(decision.margin_share)}."
+        return _nothing_fits(decision)
     if not decision.choice.eligible:
-        if any(lost.reason is Reason.OVER_BUDGET for lost in decision.choice.lost):
-            return (
-                "Nothing that fits is sure to stay within the run's budget: it is held against the upper end of each "
-                "range. Raise it, or shorten the run."
-            )
-        reasons = dict.fromkeys(candidate.no_time for candidate in candidates if candidate.fits)
-        if all(reasons):
-            return f"Where anything fits, no run is projected: {'; '.join(str(reason) for reason in reasons)}."
-        return (
-            "What fits has no known time or price: nothing can be chosen. Name a gpu_id and a price for the flavours."
-        )
+        return _none_eligible(decision)
     return f"Nothing that fits reaches {decision.choice.at_least_tokens:,} tokens."
+
+
+def _nothing_fits(decision: Decision) -> str:
+    fits = [cell.candidate.fit for cell in decision.cells if cell.flavour.gpu_count == 1]
+    unknown = 0 if decision.run.generates else sum(fit is None for fit in fits)
+    if unknown and unknown == len(fits):
+        return "Nothing is chosen: whether anything fits is not known."
+    of_known = " whose memory is known" if unknown else ""
+    return f"Nothing{of_known} fits with a margin of {percent(decision.margin_share)}."
+
+
+def _none_eligible(decision: Decision) -> str:
+    if any(lost.reason is Reason.OVER_BUDGET for lost in decision.choice.lost):
+        return (
+            "Nothing that fits is sure to stay within the run's budget: it is held against the upper end of each "
+            "range. Raise it, or shorten the run."
+        )
+    barriers = {lost.reason for lost in decision.choice.rejections if lost.candidate.fits}
+    if barriers <= {Reason.MULTI_GPU, Reason.GAP}:
+        words = " or ".join(sorted(reason.value for reason in barriers))
+        return f"Nothing is chosen of what fits: {words}. Add flavours of one GPU, or shorter lengths."
+    reasons = dict.fromkeys(cell.candidate.no_time for cell in decision.cells if cell.candidate.fits)
+    if all(reasons):
+        return f"Where anything fits, no run is projected: {'; '.join(str(reason) for reason in reasons)}."
+    return "What fits has no known time or price: nothing can be chosen. Name a gpu_id and a price for the flavours."
 
 
 def run_json(decision: Decision) -> dict[str, Any]:

@@ -80,6 +80,12 @@ def test_a_length_that_fits_above_one_that_does_not_is_no_length_to_run():
     assert [r.reason for r in decision.rejections] == [Reason.GAP, Reason.TIGHT]
 
 
+def test_a_shorter_length_of_unknown_memory_bars_no_longer_one_that_fits():
+    decision = choose([candidate("a", 3, 8192), candidate("a", 1, 512, fit=None)])
+    assert decision.chosen.length_tokens == 8192
+    assert [r.reason for r in decision.rejections] == [Reason.MEMORY_UNKNOWN]
+
+
 def test_a_multi_gpu_flavour_is_priced_whole_and_rejected():
     decision = choose([candidate("a", 5), candidate("hf/h200x8", 1, gpu_count=8, price_per_hour=40.0)])
     assert reason(decision, "hf/h200x8") is Reason.MULTI_GPU

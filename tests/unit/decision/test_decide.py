@@ -22,6 +22,7 @@ from raysweep.decision.findings import Findings, gather
 from raysweep.decision.items import items_table, read_items_table
 from raysweep.decision.model import Decision
 from raysweep.errors import ArtifactError, InputError, SpaceError
+from raysweep.memory.table import table_of
 from raysweep.records import Mode, ProbeRecord, Source
 from raysweep.report.decision import decision_json, decision_page
 from raysweep.report.generation import generation_page
@@ -30,7 +31,7 @@ from raysweep.report.text import page_text
 from raysweep.report.words import no_choice
 from raysweep.setting import StepSetting
 from raysweep.space import parse_space
-from raysweep.store import Artifact
+from raysweep.store import Artifact, SweepStatus
 
 SPACE = """
 model: qwen2.5-7b
@@ -225,6 +226,43 @@ def test_trade_offs_name_other_margins_lengths_and_steps(findings: Findings) -> 
     assert labels == ["a margin of 4%", "a margin of 16%", "items of up to 4,096 tokens", "only checkpointing cpu"]
 
 
+def test_a_limit_that_another_choice_names_is_the_one_that_its_row_is_of(findings: Findings) -> None:
+    """Dropped to 4,096 tokens the run costs other than the chosen 8,192, which fit 4,096 too."""
+    (row,) = [trade for trade in _decide(findings).trade_offs if trade.label == "items of up to 4,096 tokens"]
+    assert row.chosen is not None and row.chosen.length_tokens == 4096
+    assert row.cost_change
+
+
+def test_a_limit_asked_for_that_is_chosen_is_no_other_choice(findings: Findings) -> None:
+    decision = _decide(findings, at_least_tokens=4096)
+    assert decision.chosen is not None
+    chosen = f"items of up to {decision.chosen.candidate.length_tokens:,} tokens"
+    assert chosen not in [trade.label for trade in decision.trade_offs]
+
+
+def test_a_length_that_nobody_probed_is_left_out_by_name_and_costs_the_others_nothing(findings: Findings) -> None:
+    decision = _decide(findings, lengths=(512, 8192))
+    assert decision.chosen is not None and decision.chosen.candidate.length_tokens == 8192
+    assert decision.notes == (
+        "Left out: 512 tokens. Neither a probe nor the forecast says whether they fit; the sweep's lengths are 4,096, "
+        "8,192. To know, probe them too; else leave them out with --lengths.",
+    )
+    longest = {(one.flavour, one.step): one.length_tokens for one in decision.longest}
+    assert longest["hf/h200", GPU] == 8192
+
+
+def test_where_no_length_is_known_the_headline_does_not_say_that_nothing_fits(findings: Findings) -> None:
+    decision = _decide(findings, lengths=(9999,))
+    assert no_choice(decision) == "Nothing is chosen: whether anything fits is not known."
+    assert decision.notes[0].startswith("Left out: 9,999 tokens.")
+
+
+def test_what_fits_on_several_gpus_alone_is_not_said_to_lack_a_time(tmp_path: Path) -> None:
+    text = SPACE.replace("[hf/l40sx1, hf/a100-large, hf/h200, hf/h200x2]", "[hf/h200x2]")
+    decision = _decide(gather([_artifact(tmp_path / "a", [_probe("hf/h200x2", GPU, 4096, 1.0)], text)]))
+    assert no_choice(decision).startswith("Nothing is chosen of what fits: needs a multi-GPU step.")
+
+
 def test_artifacts_of_two_models_do_not_merge(tmp_path: Path) -> None:
     one = _artifact(tmp_path / "a", _records())
     other = Artifact.create(tmp_path / "b", SPACE.replace("qwen2.5-7b", "qwen3-8b"))
@@ -241,6 +279,52 @@ def test_artifacts_of_several_machines_merge(tmp_path: Path) -> None:
     merged = _decide(gather(parts))
     assert merged.chosen is not None and whole.chosen is not None
     assert merged.chosen.candidate == whole.chosen.candidate
+
+
+def test_artifacts_of_two_currencies_do_not_merge(tmp_path: Path) -> None:
+    one = _artifact(tmp_path / "a", _records())
+    other = _artifact(tmp_path / "b", _records(), SPACE + "run: {currency: EUR}\n")
+    with pytest.raises(ArtifactError, match=r"run.currency of .*USD; EUR came"):
+        gather([one, other])
+
+
+def test_merged_artifacts_say_in_what_their_runs_differ_and_whose_is_taken(tmp_path: Path) -> None:
+    one = _artifact(tmp_path / "a", _records())
+    text = SPACE.replace("accumulation: 2", "accumulation: 2, micro_batch: 2") + "margin: 5%\nrun: {packing: wrapped}\n"
+    other = Artifact.create(tmp_path / "b", text)
+    other.write_items(items_table({"chat": Items.of([100, 200], name="chat")}))
+    data, run, steps, whose = gather([one, other]).notes
+    assert data == f"The run's data are those of {one.uri} (data); {other.uri} has other data."
+    assert run == f"{other.uri} differs from {one.uri} in margin, run.packing: what {one.uri} says is taken."
+    assert steps.startswith(f"{other.uri} holds other steps than {one.uri} (micro_batch): ")
+    assert whose == "Another artifact's run is taken where that artifact is named first."
+    assert gather([other, one]).notes[0].startswith(f"The run's data are those of {other.uri} (chat)")
+
+
+def test_merged_artifacts_of_one_space_and_one_run_have_nothing_to_say(tmp_path: Path) -> None:
+    assert gather([_artifact(tmp_path / name, _records()) for name in ("a", "b")]).notes == ()
+
+
+def test_a_sweep_that_did_not_finish_says_what_is_missing_and_how_to_go_on(tmp_path: Path) -> None:
+    artifact = _artifact(tmp_path / "a", _records()[:5])
+    artifact.write_programs(table_of([]))
+    command = "raysweep sweep mine.yaml --out a --resume"
+    artifact.write_sweep_status(SweepStatus(resume=command, probes_at_most=12))
+    (note,) = gather([artifact]).notes
+    assert "has not finished: up to 7 of its 12 probes are missing" in note
+    assert note.endswith(f"Go on with: {command}")
+    artifact.write_sweep_status(SweepStatus(resume=command, probes_at_most=12, probes_left=0))
+    assert gather([artifact]).notes == ()
+
+
+def test_a_sweep_without_its_programs_says_that_no_forecast_stands_in(tmp_path: Path) -> None:
+    artifact = _artifact(tmp_path / "a", _records())
+    artifact.write_sweep_status(
+        SweepStatus(resume="raysweep sweep s --out a --resume", probes_at_most=12, probes_left=0)
+    )
+    (note,) = gather([artifact]).notes
+    assert "programs.parquet is missing" in note
+    assert note.endswith("Make it again with: raysweep sweep s --out a --resume")
 
 
 def test_the_same_artifact_twice_counts_once(tmp_path: Path) -> None:
@@ -335,7 +419,7 @@ def _shares_decision(folder: Path, **options: Any) -> Decision:
 
 
 def test_a_limit_that_cuts_off_a_stages_loss_costs_the_longer_limits_nothing(tmp_path: Path) -> None:
-    decision = _shares_decision(tmp_path / "a")
+    decision = _shares_decision(tmp_path / "a", lengths=(512, 4096))
     assert decision.chosen is not None and decision.chosen.candidate.length_tokens == 4096
     assert decision.notes == (
         "With a limit of 512 tokens or less no run is projected: every item of b would lose all its loss-bearing "
