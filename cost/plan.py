@@ -197,10 +197,16 @@ def resolved_epochs(stages: tuple[Stage, ...]) -> tuple[float, ...]:
     per_epoch = {}
     for stage in stages:
         loss = stage.items.loss_tokens
-        if not loss:
+        if loss is None:
             raise CostError(
                 f"Stage {stage.name!r} has no count of loss-bearing tokens, which a loss_share needs: "
                 "give loss_tokens for every item, or epochs instead of loss_share."
+            )
+        if loss == 0:
+            raise CostError(
+                f"Stage {stage.name!r} has no loss-bearing token, which a loss_share needs: all its loss_tokens are 0, "
+                "its conversations have no assistant's turn, or a length limit cuts off what bears loss. Give other "
+                "items or a longer limit, or epochs instead of loss_share."
             )
         per_epoch[stage.name] = loss
         given_loss += loss * (stage.epochs or 0.0)

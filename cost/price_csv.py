@@ -35,6 +35,9 @@ COLUMNS = (
     "source",
 )
 
+_OTHER_SEPARATORS = (";", "\t", "|")
+"""What spreadsheets and people write where a comma belongs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -65,6 +68,11 @@ def read(lines: Iterable[str], *, name: str, origin: Origin) -> tuple[Row, ...]:
     """
     reader = csv.DictReader(lines)
     header = [column.strip() for column in reader.fieldnames or ()]
+    if len(header) == 1 and (other := next((s for s in _OTHER_SEPARATORS if s in header[0]), None)):
+        raise CostError(
+            f"{name}: expected values separated by commas; {other!r} separates those of the first line. "
+            "Write a comma between values and a point in numbers."
+        )
     for column in header:
         if column not in COLUMNS:
             hint = nearest(column, COLUMNS)

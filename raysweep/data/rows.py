@@ -50,8 +50,11 @@ def kind_of(columns: tuple[str, ...], where: str) -> Kind:
         if all(name in columns for name in needed):
             return kind
     known = (COUNTS, IDS, TEXT, MESSAGES, PROMPT, COMPLETION)
-    hint = next((h for column in columns if (h := nearest(column, known))), "")
+    hint = next((h for column in columns if column not in known and (h := nearest(column, known))), "")
     found = ", ".join(map(repr, columns)) or "nothing"
+    pair = {PROMPT: COMPLETION, COMPLETION: PROMPT}
+    if alone := next((column for column in columns if column in pair), None):
+        raise DataError(f"{where}: expected {pair[alone]!r} beside {alone!r}, found {found}.{hint}")
     expected = "'tokens', 'text', 'messages', 'input_ids', or 'prompt' and 'completion'"
     raise DataError(f"{where}: expected {expected}, found {found}.{hint}")
 
@@ -122,7 +125,9 @@ def _missing(path: Path) -> str:
     # The first part that is not there: of a path into a misspelt folder that is the folder.
     gone = next((p for p in reversed((path, *path.parents)) if not exists(p)), path)
     beside = _names(gone.parent)
-    hint = nearest(gone.name, beside)
+    # Names that share nothing but their ending are not near.
+    stems = {Path(name).stem for name in beside if nearest(gone.stem, [Path(name).stem])}
+    hint = nearest(gone.name, [name for name in beside if Path(name).stem in stems])
     if not hint and (data := [name for name in beside if Path(name).suffix.lower() in FORMATS]):
         hint = f" There: {', '.join(data[:_NAMES_SHOWN])}{', …' if len(data) > _NAMES_SHOWN else ''}."
     what = "" if gone == path else f": there is no {gone}"

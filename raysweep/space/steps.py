@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -54,6 +55,19 @@ def _trained_rank(at: Cursor) -> int:
     return at.integer(least=1, most=MAX_RANK)
 
 
+_BITS = {"4": Weights.NF4, "8": Weights.INT8}
+
+
+def _weights(at: Cursor) -> Weights:
+    value = str(at.node.value).strip().lower()
+    # The kinds that quantise have no name in common with the bits by which people know them.
+    if match := re.fullmatch(r"(?:load[-_ ]in[-_ ])?(?:int|fp|bnb[-_ ]?)?([48])(?:[-_ ]?bits?)?", value):
+        kind = _BITS[match[1]]
+        if value != kind.value:
+            at.refuse(f"one of {', '.join(Weights)}", f" Did you mean {kind.value!r}?")
+    return at.choice(Weights)
+
+
 def _max_grad_norm(at: Cursor) -> float | None:
     return None if at.is_null else at.number("null or a norm above 0", above=0)
 
@@ -67,7 +81,7 @@ _ADAPTER: dict[str, Reader] = {
     "resident_copies": lambda at: at.integer(least=0, most=MAX_COPIES),
 }
 _STEP: dict[str, Reader] = {
-    "weights": lambda at: at.choice(Weights),
+    "weights": _weights,
     "micro_batch": lambda at: at.integer(least=1, most=MAX_ITEMS, unit="items"),
     "accumulation": lambda at: at.integer(least=1, most=MAX_MICRO_STEPS, unit="micro-steps"),
     "checkpointing": lambda at: at.choice(Checkpointing),

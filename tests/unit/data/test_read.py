@@ -126,6 +126,13 @@ def test_columns_that_cannot_be_counted_are_named_with_the_nearest_that_can(writ
         read_items(write("a.parquet", pa.table({"mesages": ["x"]})))
 
 
+def test_half_a_pair_of_columns_is_told_the_other_half(write: Write) -> None:
+    with pytest.raises(DataError, match=r"expected 'completion' beside 'prompt', found 'prompt'\.$"):
+        read_items(write("a.jsonl", [{"prompt": "x"}]))
+    with pytest.raises(DataError, match=r"found 'prompt', 'complition'\. Did you mean 'completion'"):
+        read_items(write("b.jsonl", [{"prompt": "x", "complition": "y"}]))
+
+
 def test_an_empty_file_is_refused(write: Write) -> None:
     for path in (write("a.jsonl", []), write("a.parquet", pa.table({"tokens": pa.array([], pa.int64())}))):
         with pytest.raises(DataError, match="expected at least one item, found none"):
@@ -156,6 +163,12 @@ def test_a_missing_file_names_its_nearest_neighbour(write: Write, tmp_path: Path
     write("tokens.jsonl", [{"tokens": 1}])
     with pytest.raises(DataError, match=r"found nothing there\. Did you mean 'tokens\.jsonl'"):
         read_items(tmp_path / "token.jsonl")
+
+
+def test_a_name_that_shares_its_ending_alone_is_not_near(write: Write, tmp_path: Path) -> None:
+    write("chat.jsonl", [{"tokens": 1}])
+    with pytest.raises(DataError, match=r"There: chat\.jsonl\."):
+        read_items(tmp_path / "nosuch.jsonl")
 
 
 def test_a_missing_file_says_where_names_are_looked_up_and_what_is_there(write: Write, tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ MALFORMED = {
     "a misspelt step key": ("model: m\nstep:\n  checkpoint: gpu", "s:3: step.checkpoint", "'checkpointing'"),
     "a misspelt adapter key": ("model: m\nstep:\n  adapter: {rnak: 4}", "s:3: step.adapter.rnak", "'rank'"),
     "a misspelt value": ("model: m\nstep: {loss: chunkd}", "s:2: step.loss", "Did you mean 'chunked'"),
+    "weights by their bits": ("model: m\nstep: {weights: 4bit}", "s:2: step.weights", "Did you mean 'nf4'"),
+    "weights by 8 bits": ("model: m\nstep: {weights: fp8}", "s:2: step.weights", "Did you mean 'int8'"),
     "weights from elsewhere": ("model: m\nweights_from: pretraind", "s:2: weights_from", "Did you mean 'pretrained'"),
     "no model": ("lengths: [1]", "s:1", "'model', which is missing"),
     "a length of 0": ("model: m\nlengths: [0]", "s:2: lengths[0]", "0 came"),
