@@ -1,12 +1,13 @@
 """What a sweep, or the counting of texts, tells while it runs, on stderr: a live bar on a terminal.
 
-Elsewhere a sweep writes one line a probe, and counting writes nothing.
+Elsewhere a sweep writes a line a probe, and counting writes nothing.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from textwrap import wrap
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -23,10 +24,14 @@ from rich.progress import (
 )
 
 from raysweep.report.sweep import probe_line
+from raysweep.report.text import plain_width_columns
 from raysweep.setting import StepSetting
 
 if TYPE_CHECKING:
     from raysweep.sweep.events import Event
+
+_INDENT = " " * 4
+"""Of what a line goes on with below itself."""
 
 
 class CountProgress:
@@ -113,12 +118,18 @@ class SweepProgress:
                 self._bar.update(self._task, completed=done, total=done + left)
                 self._line(f"[{done}/{done + left}] {probe_line(event.record, self._labels)}")
             case events.FlavourSkipped():
-                self._console.print(f"{event.flavour} is not probed further: {event.reason}")
+                self._print(f"{event.flavour} is not probed further: {event.reason}")
             case events.SessionLost():
-                self._console.print(f"{event.flavour}: its session ended ({event.reason}: {event.detail})")
+                self._print(f"{event.flavour}: its session ended ({event.reason}: {event.detail})")
             case _:
                 pass
 
     def _line(self, text: str) -> None:
         if not self._quiet:
-            self._console.print(text)
+            self._print(text)
+
+    def _print(self, text: str) -> None:
+        """Print a line, broken between its words where it is longer than the terminal is wide."""
+        width = self._console.width if self._console.is_terminal else plain_width_columns()
+        lines = wrap(text, width, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False)
+        self._console.print("\n".join(lines))

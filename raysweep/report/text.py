@@ -30,13 +30,18 @@ def print_page(page: Page, file: TextIO | None = None) -> None:
     """Write a page to a file, standard output by default."""
     file = file or sys.stdout
     if not file.isatty():
-        columns = os.environ.get("COLUMNS", "")
-        file.write(page_text(page, width_columns=int(columns) if columns.isdigit() else WIDTH_COLUMNS))
+        file.write(page_text(page, width_columns=plain_width_columns()))
         return
     console = Console(file=file, highlight=False)
     console.print(Text(page.title, style="bold"))
     for block in page.blocks:
         console.print(_renderable(block, console.width))
+
+
+def plain_width_columns() -> int:
+    """Return how wide output is that goes to no terminal: as COLUMNS says."""
+    columns = os.environ.get("COLUMNS", "")
+    return max(int(columns), MIN_WIDTH_COLUMNS) if columns.isdigit() else WIDTH_COLUMNS
 
 
 def page_text(page: Page, *, width_columns: int = WIDTH_COLUMNS) -> str:
