@@ -12,7 +12,7 @@ from raysweep.setting import AllocatorSetting
 
 ALLOCATED_SHARE, RESERVED_SHARE = 0.003, 0.005
 PADDED = "data-probes/llama-1b"
-FOLDERS = (PADDED, "data-probes/qwen-7b", "data-probes/mistral-7b-nf4")
+FOLDERS = (PADDED, "data-probes/qwen-7b", "data-probes/mistral-7b-nf4", "data-probes/gemma-2b-nf4")
 
 
 @cache
