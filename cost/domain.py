@@ -69,6 +69,13 @@ class Price:
     note: str = ""
     source: str = ""
     origin: Origin = Origin.BUILT_IN
+    listed_in: str = ""
+    """What of the user's own gave it, such as a file's name; empty for other lists."""
+
+    @property
+    def list_name(self) -> str:
+        """What people know the list by that it came from."""
+        return self.listed_in or self.origin.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

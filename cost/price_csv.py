@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from typing import TypeVar
 
 from cost.domain import Flavour, Origin, Price
@@ -137,11 +137,12 @@ def _row(cells: dict[str, str | None], place: str, file_name: str, origin: Origi
             usd_per_hour=usd_per_hour,
             spot=_yes(text.get("spot", ""), place),
             region=text.get("region", ""),
-            as_of=_date(text.get("as_of", ""), place),
+            as_of=_date(text.get("as_of", ""), place, latest=_tomorrow() if origin is Origin.USER else date.max),
             basis=text.get("price_basis", ""),
             note=text.get("note", ""),
             source=text.get("source", "") or file_name,
             origin=origin,
+            listed_in=file_name if origin is Origin.USER else "",
         )
     return Row(
         name=name,
@@ -182,8 +183,18 @@ def _yes(cell: str, place: str) -> bool:
     raise CostError(f"{place}: spot must be yes or no, not {cell!r}.")
 
 
-def _date(cell: str, place: str) -> date | None:
+def _date(cell: str, place: str, *, latest: date) -> date | None:
     try:
-        return date.fromisoformat(cell) if cell else None
+        day = date.fromisoformat(cell) if cell else None
     except ValueError:
         raise CostError(f"{place}: as_of must be a date such as 2026-08-22, not {cell!r}.") from None
+    if day is not None and day > latest:
+        raise CostError(
+            f"{place}: as_of is the day on which the price was seen, so it cannot lie ahead; {cell!r} came."
+        )
+    return day
+
+
+def _tomorrow() -> date:
+    """The latest day that it can be anywhere: the newest of a user's prices wins, and one from ahead always would."""
+    return datetime.now(tz=UTC).date() + timedelta(days=1)

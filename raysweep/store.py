@@ -152,7 +152,8 @@ class Artifact:
             return tuple(from_row(row) for row in self._probe_rows())
         except (KeyError, TypeError, ValueError) as error:
             raise ArtifactError(
-                f"{self._name(PROBES)}: expected rows of probes; one cannot be read ({error})."
+                f"{self._name(PROBES)}: expected rows of probes; one cannot be read ({error}). "
+                "Put a whole copy in its place, or sweep again into another folder."
             ) from None
 
     def write_programs(self, table: pa.Table) -> None:
@@ -287,7 +288,8 @@ class Artifact:
         except (pa.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
             raise ArtifactError(
-                f"{self._name(name)}: expected a Parquet file; it is damaged or cut ({reason})."
+                f"{self._name(name)}: expected a Parquet file; it is damaged or cut ({reason}). "
+                "Put a whole copy in its place, or sweep again into another folder."
             ) from None
 
     def _has(self, name: str) -> bool:

@@ -109,8 +109,10 @@ def _decide(
 
     items = read_data(options["data_files"], findings.space, tokenizer=options["tokenizer"], quiet=quiet)
     if not items and not findings.items:
+        names = [stage.name for stage in findings.space.stages()]
+        add = " ".join(f"--data {name}=FILE" for name in names) if len(names) > 1 else "--data FILE"
         raise InputError(
-            f"{options['artifacts'][0]}: expected the token counts of the run's data; it keeps none. Add --data FILE."
+            f"{options['artifacts'][0]}: expected the token counts of the run's data; it keeps none. Add {add}."
         )
     return decide_as_asked(findings, options, items=items, scale=read_scale(scales), flavour=flavour)
 

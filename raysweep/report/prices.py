@@ -31,7 +31,7 @@ def flavours_page(flavours: Sequence[Flavour], today: date) -> Page:
                 gb(_memory_bytes(flavour)),
                 None if price is None else f"{price.usd_per_hour:,.2f}",
                 None if price is None else _dated(price, today),
-                None if price is None else price.origin.value,
+                None if price is None else price.list_name,
             )
         )
     columns = ["flavour", "GPU", ">GPUs", ">GB each", ">USD/h", "as of", "list"]
@@ -63,7 +63,7 @@ def flavour_page(flavour: Flavour, today: date) -> Page:
                     "spot" if price.spot else "on demand",
                     price.region or "any",
                     _dated(price, today),
-                    price.origin.value,
+                    price.list_name,
                     price.basis or None,
                     price.source or None,
                 )
@@ -108,6 +108,7 @@ def _flavour_json(flavour: Flavour, today: date) -> dict[str, Any]:
                 "note": price.note,
                 "source": price.source,
                 "origin": price.origin.value,
+                "listed_in": price.listed_in or None,
             }
             for price in flavour.prices
         ],

@@ -83,7 +83,8 @@ def price_words(decision: Decision, flavour: Flavour) -> str:
     if price is None:
         return "none is known"
     dated = f" as of {price.as_of.isoformat()}" if price.as_of else ""
-    return f"{price.usd_per_hour:,.2f} USD an hour, {price.origin.value}{dated}"
+    listed = f"from {price.listed_in}" if price.listed_in else price.list_name
+    return f"{price.usd_per_hour:,.2f} USD an hour, {listed}{dated}"
 
 
 def hours_words(hours: Range | None, evidence: Evidence | None) -> str:

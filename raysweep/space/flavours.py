@@ -39,9 +39,20 @@ def resolve(choice: FlavourChoice, catalogue: Catalogue) -> Flavour:
     if choice.outside_allocator_bytes is not None:
         flavour = dataclasses.replace(flavour, outside_allocator_bytes=choice.outside_allocator_bytes)
     if choice.price_usd_per_hour is not None:
-        own = Price(usd_per_hour=choice.price_usd_per_hour, basis="as given", source="search space", origin=Origin.USER)
-        flavour = dataclasses.replace(flavour, prices=(own,))
+        flavour = dataclasses.replace(flavour, prices=(_own_price(choice.price_usd_per_hour, flavour.price()),))
     return flavour
+
+
+def _own_price(usd_per_hour: float, listed: Price | None) -> Price:
+    """Return the price that the space names, which says so where it goes before one of a user's own list."""
+    before = f", which goes before {listed.listed_in}" if listed is not None and listed.listed_in else ""
+    return Price(
+        usd_per_hour=usd_per_hour,
+        basis="as given",
+        source="search space",
+        origin=Origin.USER,
+        listed_in=f"the search space{before}",
+    )
 
 
 def _check_memory(flavour: Flavour, choice: FlavourChoice) -> None:

@@ -187,7 +187,7 @@ def _cut_programs(folder: Path) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "cut in half": (_cut, "damaged or cut"),
+    "cut in half": (_cut, "Put a whole copy in its place, or sweep again"),
     "of a newer schema": (_newer, "from a newer raysweep"),
     "without its space": (_without_space, "space.yaml is missing"),
     "with a broken space": (_broken_space, "expected YAML"),

@@ -112,3 +112,11 @@ def test_a_forecast_refuses_them_too(tmp_path: Path, mine: Path) -> None:
 def test_a_file_needs_no_name_for_a_single_stage_and_keeps_its_epochs(tmp_path: Path, mine: Path) -> None:
     artifact = _artifact(tmp_path / "one", ONE, {"data": Items.of([1000] * 10)})
     assert _stages(artifact, "--data", str(mine)) == [("mine", 3, 15)]
+
+
+def test_a_run_of_several_stages_whose_data_are_not_kept_asks_for_those_of_each(tmp_path: Path) -> None:
+    artifact = _artifact(tmp_path / "a", TWO, {"stage1": Items.of([1024]), "stage2": Items.of([1024])})
+    (artifact / "items.parquet").unlink()
+    result = _run("project", artifact)
+    assert result.exit_code == Exit.BAD_INPUT
+    assert "it keeps none. Add --data stage1=FILE --data stage2=FILE." in result.stderr

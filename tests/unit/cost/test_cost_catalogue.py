@@ -149,6 +149,7 @@ def test_loading_a_users_list_leaves_the_built_in_catalogue_alone(tmp_path):
     ("text", "message"),
     [
         ("flavor,price_usd_per_hour\nhf/h200,1\n", r"unknown column 'flavor'.*Did you mean 'flavour'"),
+        ("flavour,price_usd_per_hour,as_of\nlab/x,1,2999-01-01\n", r"line 2: as_of .* cannot lie ahead; '2999-01-01'"),
         ("flavour,price\nhf/h200,1\n", r"unknown column 'price'\. Did you mean 'price_usd_per_hour' or"),
         ("flavour;price_usd_per_hour\nhf/h200;4,5\n", r"expected values separated by commas; ';' separates"),
         ("flavour,gpu_id\nlab/x,h100\n", r"unknown gpu_id 'h100'\. Did you mean 'h100-"),

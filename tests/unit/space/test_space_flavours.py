@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from cost.catalogue import Catalogue
@@ -20,6 +22,22 @@ def test_a_name_is_looked_up_in_the_catalogue() -> None:
     flavour = resolve(choice, Catalogue.load())
     assert flavour.gpu_id == "h200"
     assert flavour.usd_per_hour is not None
+
+
+def test_a_price_says_which_of_the_users_own_lists_it_is_from(tmp_path: Path) -> None:
+    file = tmp_path / "prices.csv"
+    file.write_text("flavour,gpu_id,price_usd_per_hour,source\nhf/h200,h200,4.5,our contract\n")
+    catalogue = Catalogue.load(file)
+    (listed, given) = parse_space(
+        "model: m\nflavours: [hf/h200, {name: x/y, gpu_id: l4, price_usd_per_hour: 1}]", "s"
+    ).flavours
+    named = parse_space("model: m\nflavours: [{name: hf/h200, price_usd_per_hour: 3}]", "s").flavours[0]
+    prices = [resolve(choice, catalogue).price() for choice in (listed, given, named)]
+    assert [price and price.listed_in for price in prices] == [
+        str(file),
+        "the search space",
+        f"the search space, which goes before {file}",
+    ]
 
 
 def test_ones_own_card_needs_only_a_name_and_its_memory() -> None:
