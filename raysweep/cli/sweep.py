@@ -95,7 +95,8 @@ def command(
     try:
         summary = job.run(artifact, programs, resume=resume, quiet=as_json)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"{len(artifact.records())} probes are kept in {out}. Go on with: {again}") from None
+        kept, at_most = len(artifact.records()), sum(plan.probes_at_most.values())
+        raise KeyboardInterrupt(f"{kept} of at most {at_most} probes are kept in {out}. Go on with: {again}") from None
     finally:
         job.settle(artifact)
     result = _result(summary, job.rejected, out)

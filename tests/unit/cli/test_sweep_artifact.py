@@ -89,7 +89,7 @@ def test_an_interrupted_sweep_says_what_is_kept_and_how_to_go_on(sweep: Callable
     result = sweep((1024,), _interrupt)
     assert result.exit_code == Exit.INTERRUPTED, result.output
     again = "raysweep sweep mine.yaml --out out --device simulated --prices prices.csv --resume"
-    assert f"Interrupted. 1 probes are kept in out. Go on with: {again}\n" in result.stderr
+    assert f"Interrupted. 1 of at most 2 probes are kept in out. Go on with: {again}\n" in result.stderr
     kept = Artifact.open("out").sweep_status()
     assert kept == SweepStatus(resume=again, probes_at_most=2, probes_left=1)
     chosen = CliRunner().invoke(app, ["choose", "out"]).stdout
