@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -193,7 +194,7 @@ def result_page(result: SweepResult) -> Page:
             Sentence(f"{flavour} was not probed to its end: {why}", Tone.WARN)
             for flavour, why in result.stopped.items()
         ),
-        Sentence(f"Next: raysweep choose {result.out}"),
+        Sentence(f"Next: raysweep choose {shlex.quote(result.out)}"),
     ]
     return Page("Sweep finished", tuple(blocks))
 
