@@ -36,7 +36,7 @@ class Catalogue:
         catalogue = _built_in()
         for path, origin in ((refreshed_csv, Origin.LIVE), (extra_csv, Origin.USER)):
             if path is not None:
-                catalogue = catalogue.merged(catalogue._checked(_rows(path, origin)))
+                catalogue = catalogue.merged(catalogue.read_list(path, origin))
         return catalogue
 
     @property
@@ -87,8 +87,13 @@ class Catalogue:
             flavours[name] = self._flavour_of(name, own, flavours.get(name))
         return replace(self, flavours_by_name=flavours)
 
-    def _checked(self, rows: tuple[price_csv.Row, ...]) -> tuple[price_csv.Row, ...]:
-        known = self.gpu_ids
+    def read_list(self, path: Path, origin: Origin) -> tuple[price_csv.Row, ...]:
+        """Return the rows of a price list, whose cards this catalogue knows or the list itself describes.
+
+        Raises:
+            CostError: The list cannot be read, or names a device that is not in the catalogue.
+        """
+        rows, known = _rows(path, origin), self.gpu_ids
         for row in rows:
             if row.gpu_id and row.gpu_id not in known and row.memory_bytes is None:
                 raise CostError(

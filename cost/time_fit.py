@@ -32,7 +32,7 @@ _FASTER_DEVIATIONS = 3.0
 """How many standard deviations above and below the fit a timing still counts in full, by Huber's weights (*Robust
 Estimation of a Location Parameter*, Annals of Mathematical Statistics 35, 1964). Two bounds, since a host that other
 work holds up makes steps slower and none faster: so the fit is that of an undisturbed host, which a probe shows even
-where other work met a third of it."""
+where other work met a quarter of it."""
 _HELD_UP_SHARE = 0.055
 _HELD_UP_SD = 0.02
 _HELD_UP_DEVIATIONS = 0.5
@@ -82,15 +82,7 @@ def fit(
     one_offs = _one_offs(observed, settled)
     held_up = _HeldUp.of(observed, settled, one_offs)
     fitted = _model(observed, settled, evidence, level=1 + held_up.share, one_offs=one_offs)
-    return replace(
-        fitted,
-        optimizer_step_seconds=fitted.optimizer_step_seconds
-        if optimizer_step_seconds is None
-        else optimizer_step_seconds,
-        scale_share=math.hypot(hold_share, held_up.deviation),
-        host_share=host_share,
-        assumed=tuple(name for name in fitted.assumed if name != TERMS[-1] or optimizer_step_seconds is None),
-    )
+    return replace(fitted, scale_share=math.hypot(hold_share, held_up.deviation), host_share=host_share)
 
 
 def forecast(roofline: Sequence[Timing], *, log_sd: float = FORECAST_LOG_SD) -> TimeModel:
@@ -125,6 +117,8 @@ class _Observed:
     """Of one micro-step."""
     longest_tokens: int
     """Of one micro-step, on a timing's average."""
+    optimizer_step_seconds: float | None
+    """Where they were timed by themselves: then the targets are without them, and their column is 0."""
 
     @classmethod
     def of(cls, timings: Sequence[Timing], optimizer_step_seconds: float | None) -> _Observed:
@@ -138,6 +132,7 @@ class _Observed:
             micro_steps=tuple(t.work.micro_steps for t in timings),
             shortest_seconds=min(t.seconds / t.work.micro_steps for t in timings),
             longest_tokens=max(round(t.work.tokens / t.work.micro_steps) for t in timings),
+            optimizer_step_seconds=optimizer_step_seconds,
         )
 
     def predicted(self, values: least_squares.Vector) -> tuple[float, ...]:
@@ -261,6 +256,7 @@ def _model(
 ) -> TimeModel:
     """Return the model of a fit whose coefficients are all multiplied by ``level``."""
     values = [value * level for value in settled.values]
+    apart = observed.optimizer_step_seconds
     columns = least_squares.independent_columns(settled.rows)
     told = least_squares.independent_columns(settled.rows[:-1])
     errors = observed.errors([level * f for f in settled.predicted])
@@ -271,14 +267,14 @@ def _model(
         linear_seconds_per_token=values[1],
         quadratic_seconds_per_token2=values[2],
         new_length_seconds=values[3],
-        optimizer_step_seconds=values[4],
+        optimizer_step_seconds=values[4] if apart is None else apart,
         evidence=evidence,
         covariance=_covariance(settled.rows, columns, (settled.noise_share * level) ** 2),
         degrees_of_freedom=max(spare, 1),
         noise_share=math.sqrt(math.fsum(x**2 for x in usual) / spare) if spare > 0 else settled.deviation,
         one_off_seconds=math.fsum(observed.targets[i] - settled.predicted[i] for i in one_offs),
         longest_timed_tokens=observed.longest_tokens,
-        assumed=tuple(name for i, name in enumerate(TERMS) if i not in told),
+        assumed=tuple(n for i, n in enumerate(TERMS) if i not in told and (n != TERMS[-1] or apart is None)),
     )
 
 

@@ -115,7 +115,7 @@ class Artifact:
                     f"{uri}: expected an artifact folder; {what}. Make one with: raysweep sweep SPACE --out {uri}"
                 )
             for name in (PROBES, SPACE):
-                if not artifact._has(name):
+                if not artifact.has(name):
                     raise ArtifactError(f"{uri}: expected an artifact; {name} is missing from the folder.")
         return artifact
 
@@ -162,7 +162,7 @@ class Artifact:
 
     def programs_table(self) -> pa.Table | None:
         """Return what ``write_programs`` kept, or None where the sweep kept none."""
-        return self._read_table(PROGRAMS) if self._has(PROGRAMS) else None
+        return self._read_table(PROGRAMS) if self.has(PROGRAMS) else None
 
     def write_items(self, table: pa.Table) -> None:
         """Keep the token counts of the run's data, so that a projection needs the artifact alone."""
@@ -170,11 +170,7 @@ class Artifact:
 
     def items_table(self) -> pa.Table | None:
         """Return what ``write_items`` kept, or None where the space named no data."""
-        return self._read_table(ITEMS) if self._has(ITEMS) else None
-
-    def has_programs(self) -> bool:
-        """Whether the artifact keeps what each step allocates."""
-        return self._has(PROGRAMS)
+        return self._read_table(ITEMS) if self.has(ITEMS) else None
 
     def write_prices(self, text: str) -> None:
         """Keep the price list that the sweep was given, so that a decision knows its cards and prices."""
@@ -182,7 +178,7 @@ class Artifact:
 
     def prices_text(self) -> str | None:
         """Return the price list that ``write_prices`` kept, or None where the sweep was given none."""
-        if not self._has(PRICES):
+        if not self.has(PRICES):
             return None
         try:
             return self._read(PRICES).decode("utf-8-sig")
@@ -199,7 +195,7 @@ class Artifact:
         Raises:
             ArtifactError: the file is damaged or of a newer schema.
         """
-        if not self._has(SWEEP):
+        if not self.has(SWEEP):
             return None
         try:
             kept = json.loads(self._read(SWEEP))
@@ -221,14 +217,14 @@ class Artifact:
         Raises:
             ArtifactError: the one that is there is of a newer schema; it stays.
         """
-        if self._has(DECISION):
+        if self.has(DECISION):
             self._keep_newer()
         text = json.dumps({"schema_version": SCHEMA_VERSION, **decision}, indent=2, allow_nan=False)
         self._write(DECISION, text.encode())
 
     def decision(self) -> dict[str, Any] | None:
         """Return the decision that was kept last, or None where nothing was decided yet."""
-        if not self._has(DECISION):
+        if not self.has(DECISION):
             return None
         try:
             decision: dict[str, Any] = json.loads(self._read(DECISION))
@@ -292,11 +288,12 @@ class Artifact:
                 "Put a whole copy in its place, or sweep again into another folder."
             ) from None
 
-    def _has(self, name: str) -> bool:
+    def has(self, name: str) -> bool:
+        """Whether the folder holds a file of this name, such as ``PROGRAMS``."""
         return bool(self._fs.isfile(f"{self._root}/{name}"))
 
     def _read(self, name: str) -> bytes:
-        if not self._has(name):
+        if not self.has(name):
             raise ArtifactError(f"{self.uri}: expected an artifact; {name} is missing from the folder.")
         with _refused(f"{self._name(name)}: cannot be read"):
             return bytes(self._fs.cat_file(f"{self._root}/{name}"))

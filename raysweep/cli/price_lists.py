@@ -41,8 +41,8 @@ def load_catalogue(prices_csv: Path | None, kept: Sequence[tuple[str, str]] = ()
     from cost.catalogue import Catalogue
     from cost.domain import Origin
 
-    given = () if prices_csv is None else _given(prices_csv)
     catalogue = Catalogue.load()
+    given = () if prices_csv is None else catalogue.read_list(prices_csv, Origin.USER)
     for rows in (*reversed(_kept(kept, {row.name for row in given})), given):
         catalogue = catalogue.merged(rows)
     for source in SOURCES:
@@ -52,16 +52,6 @@ def load_catalogue(prices_csv: Path | None, kept: Sequence[tuple[str, str]] = ()
             lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
             catalogue = catalogue.merged(price_csv.read(lines, name=str(file), origin=origin))
     return catalogue
-
-
-def _given(prices_csv: Path) -> tuple[Row, ...]:
-    from cost import price_csv
-    from cost.catalogue import Catalogue
-    from cost.domain import Origin
-
-    Catalogue.load(prices_csv)  # refuses what cannot be read, and cards that nothing knows
-    lines = prices_csv.read_text(encoding="utf-8-sig").splitlines(keepends=True)
-    return price_csv.read(lines, name=str(prices_csv), origin=Origin.USER)
 
 
 def _kept(lists: Sequence[tuple[str, str]], named: Set[str]) -> list[tuple[Row, ...]]:

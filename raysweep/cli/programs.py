@@ -89,11 +89,11 @@ def quantisation_notes(space: SearchSpace) -> tuple[str, ...]:
         SpaceError: there is no such model.
         MachineError: the model's config cannot be fetched.
     """
+    from raysweep.step import config_check
     from raysweep.step.config import load_config
-    from raysweep.step.config_check import quantisation_notes as notes
 
     config = load_config(space.model, trust_remote_code=space.trust_remote_code)
-    return notes(config, tuple(dict.fromkeys(step.weights.value for step in space.steps)))
+    return config_check.quantisation_notes(config, tuple(dict.fromkeys(step.weights.value for step in space.steps)))
 
 
 def _context() -> BaseContext:

@@ -91,14 +91,14 @@ def command(
     programs = job.programs(artifact, quiet=as_json)
     artifact = artifact or job.create()
     again = _resume_command()
-    job.complete(artifact, programs, resume_command=again)
+    status = job.complete(artifact, programs, resume_command=again)
     try:
         summary = job.run(artifact, programs, resume=resume, quiet=as_json)
     except KeyboardInterrupt:
-        kept, at_most = len(artifact.records()), sum(plan.probes_at_most.values())
-        raise KeyboardInterrupt(f"{kept} of at most {at_most} probes are kept in {out}. Go on with: {again}") from None
+        kept = f"{len(artifact.records())} of at most {status.probes_at_most} probes are kept in {out}."
+        raise KeyboardInterrupt(f"{kept} Go on with: {again}") from None
     finally:
-        job.settle(artifact)
+        job.settle(artifact, status)
     result = _result(summary, job.rejected, out)
     emit(result_page(result), result_json(result), as_json=as_json)
     return Exit.NEGATIVE if summary.over_budget else Exit.DONE

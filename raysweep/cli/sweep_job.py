@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from raysweep.search.policy import Policy
     from raysweep.setting import StepSetting
     from raysweep.space import SearchSpace
-    from raysweep.store import Artifact
+    from raysweep.store import Artifact, SweepStatus
     from raysweep.sweep import SweepOptions, SweepSummary
     from raysweep.sweep.run import RunnerFactory
 
@@ -50,14 +50,13 @@ class SweepJob:
         from raysweep.sweep.run import NEEDS_MULTI_GPU
 
         several = {flavour.name: NEEDS_MULTI_GPU for flavour in self.flavours if flavour.gpu_count > 1}
-        probes = {f.name: 0 if f.name in several else self.policy.remaining(f.name) for f in self.flavours}
         return SweepPlan(
             space_name=self.space.name,
             model=self.space.model,
             weights_from=self.space.weights_from,
             source=self.devices.source,
             strategy=self.strategy,
-            probes_at_most=probes,
+            probes_at_most=self._remaining(),
             flavours=self.flavours,
             charged=self.devices.charges(self.flavours),
             budget_usd=self.space.budget.usd,
@@ -66,6 +65,10 @@ class SweepJob:
             rejected={**self.rejected, **several},
             notes=self.notes,
         )
+
+    def _remaining(self) -> dict[str, int]:
+        """Return how many probes are left at most, by flavour: none of one with several GPUs."""
+        return {f.name: 0 if f.gpu_count > 1 else self.policy.remaining(f.name) for f in self.flavours}
 
     def programs(self, kept: Artifact | None, *, quiet: bool) -> dict[StepSetting, Program]:
         """Trace the steps: simulated probes play them, and every artifact keeps them for later questions.
@@ -109,8 +112,8 @@ class SweepJob:
 
         return Artifact.create(self.out, self.space.source_text)
 
-    def complete(self, artifact: Artifact, programs: dict[StepSetting, Program], *, resume_command: str) -> None:
-        """Keep in the artifact what a decision needs besides probes, as far as it is not there yet.
+    def complete(self, artifact: Artifact, programs: dict[StepSetting, Program], *, resume_command: str) -> SweepStatus:
+        """Keep in the artifact what a decision needs besides probes, as far as it is not there yet; return the status.
 
         Args:
             artifact: New, or that of a sweep that goes on.
@@ -122,23 +125,21 @@ class SweepJob:
         """
         from raysweep.decision.items import items_table
         from raysweep.memory.table import table_of
-        from raysweep.store import SweepStatus
+        from raysweep.store import ITEMS, PROGRAMS, SweepStatus
 
-        at_most = sum(self.plan().probes_at_most.values())
-        artifact.write_sweep_status(SweepStatus(resume=resume_command, probes_at_most=at_most))
-        if not artifact.has_programs():
+        status = SweepStatus(resume=resume_command, probes_at_most=sum(self._remaining().values()))
+        artifact.write_sweep_status(status)
+        if not artifact.has(PROGRAMS):
             artifact.write_programs(table_of(programs.values()))
-        if self.items and artifact.items_table() is None:
+        if self.items and not artifact.has(ITEMS):
             artifact.write_items(items_table(self.items))
         if self.prices_text is not None:
             artifact.write_prices(self.prices_text)
+        return status
 
-    def settle(self, artifact: Artifact) -> None:
+    def settle(self, artifact: Artifact, status: SweepStatus) -> None:
         """Keep in the artifact how many probes the sweep left, whatever ended it."""
-        status = artifact.sweep_status()
-        if status is not None:
-            left = sum(self.policy.remaining(flavour.name) for flavour in self.flavours if flavour.gpu_count == 1)
-            artifact.write_sweep_status(replace(status, probes_left=left))
+        artifact.write_sweep_status(replace(status, probes_left=sum(self._remaining().values())))
 
     def run(
         self, artifact: Artifact, programs: dict[StepSetting, Program], *, resume: bool, quiet: bool

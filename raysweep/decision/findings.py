@@ -84,7 +84,7 @@ def _gaps(artifact: Artifact, space: SearchSpace) -> tuple[str, ...]:
             f"The sweep of {artifact.uri} has not finished: up to {missing} of its {status.probes_at_most} probes are "
             f"missing{stand_in}. Go on with: {status.resume}"
         )
-    if space.mode is Mode.TRAIN and not artifact.has_programs():
+    if space.mode is Mode.TRAIN and not artifact.has(PROGRAMS):
         notes.append(
             f"{artifact.uri}: {PROGRAMS} is missing, so no forecast stands in where nothing was probed, and times rest "
             f"on probes alone. Make it again with: {status.resume}"

@@ -83,7 +83,7 @@ def price_words(decision: Decision, flavour: Flavour) -> str:
     if price is None:
         return "none is known"
     dated = f" as of {price.as_of.isoformat()}" if price.as_of else ""
-    listed = f"from {price.listed_in}" if price.listed_in else price.list_name
+    listed = f"from {price.listed_in}" if price.listed_in else price.origin.value
     return f"{price.usd_per_hour:,.2f} USD an hour, {listed}{dated}"
 
 
