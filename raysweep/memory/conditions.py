@@ -24,7 +24,7 @@ class Conditions:
     workspace_bytes: int = 32 * MIB
     """Of one cuBLAS workspace: 32 MiB on Hopper, see ``cublas_workspace_bytes``."""
     warm_process: bool = False
-    """True where the process ran a step before it loaded this model: cuBLAS's workspaces are then there already."""
+    """True where the process ran a step before it loaded this model: libraries' workspaces are then there already."""
 
 
 def cublas_workspace_bytes(compute_capability: str | None) -> int:

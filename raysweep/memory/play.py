@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,14 +34,29 @@ class Playable:
         self.flat = flat
         self.place = place
         self.category = np.where(flat.label >= 0, categories[np.maximum(flat.label, 0)], 0).astype(np.int8)
-        self.workspaces = np.flatnonzero((flat.label >= 0) & (self.category == Category.WORKSPACE))
+        workspace = (flat.label >= 0) & (self.category == Category.WORKSPACE)
+        self.workspaces = np.flatnonzero(workspace)
+        """Events by which a library takes its workspace."""
+        self.chip_workspaces = np.flatnonzero(workspace & ~flat.size.any(axis=1))
+        """Those of cuBLAS: the program leaves their size open, since it hangs on the chip."""
+
+    def own_workspace_bytes(self, features: NDArray[np.float64]) -> list[int]:
+        """Return the sizes of the workspaces that are of one size on every chip."""
+        own = np.setdiff1d(self.workspaces, self.chip_workspaces)
+        return [round(n) for n in self.flat.size[own] @ features]
 
 
 class Play:
     """One play: the heap, the handles, and what is alive by category."""
 
-    def __init__(self, room: Room, conditions: Conditions) -> None:
-        """Start on an empty heap; in a warm process with cuBLAS's workspaces on it."""
+    def __init__(self, room: Room, conditions: Conditions, own_workspace_bytes: Sequence[int] = ()) -> None:
+        """Start on an empty heap; in a warm process with the libraries' workspaces on it.
+
+        Args:
+            room: array sizes.
+            conditions: what the play is under.
+            own_workspace_bytes: of the workspaces whose size does not hang on the chip.
+        """
         self.heap: Heap = new_heap(
             room.blocks,
             conditions.allocator,
@@ -53,8 +69,8 @@ class Play:
         self.conditions = conditions
         self.alive = np.zeros(len(Category), np.int64)
         if conditions.warm_process:
-            for _ in range(WORKSPACES):
-                block = self.heap.malloc(conditions.workspace_bytes)
+            for nbytes in (*[conditions.workspace_bytes] * WORKSPACES, *own_workspace_bytes):
+                block = self.heap.malloc(nbytes)
                 self.alive[Category.WORKSPACE] += self.heap.block_bytes(block)
         self.block_category = np.zeros(room.blocks, np.int8)
         self.at_peak = np.zeros(len(Category), np.int64)
@@ -75,8 +91,10 @@ class Play:
         """Play one segment; return the index of the event that failed, or None."""
         flat = playable.flat
         nbytes = np.rint(flat.size @ features).astype(np.int64)
-        # A warm process took its workspaces before: here the event is left, of the least size there is.
-        nbytes[playable.workspaces] = 0 if self.conditions.warm_process else self.conditions.workspace_bytes
+        nbytes[playable.chip_workspaces] = self.conditions.workspace_bytes
+        if self.conditions.warm_process:
+            # It took its workspaces before: here the event is left, of the least size there is.
+            nbytes[playable.workspaces] = 0
         failed = _play(
             self.heap.table,
             flat.op,

@@ -117,7 +117,11 @@ class Replayer:
             KeyError: the program does not cover some length.
         """
         conditions = conditions or Conditions()
-        play = Play(self._room({one for p in passes for one in p.micro_steps}), conditions)
+        play = Play(
+            self._room({one for p in passes for one in p.micro_steps}),
+            conditions,
+            self._own_workspace_bytes(passes[0].lengths[0]) if conditions.warm_process else (),
+        )
         played: list[_Played] = []
         for pass_index, one in enumerate(passes):
             left, retries = play.left(), play.heap.retries
@@ -162,6 +166,10 @@ class Replayer:
     def micro_step_events(self, length_tokens: int) -> int:
         """Return how many events a micro-step has: what a replay's time hangs on."""
         return len(self._playable(SegmentName.MICRO, length_tokens).flat.op)
+
+    def _own_workspace_bytes(self, length_tokens: int) -> list[int]:
+        first = self._playable(SegmentName.FIRST_MICRO, length_tokens)
+        return first.own_workspace_bytes(self.program.features(length_tokens))
 
     def _playable(self, name: SegmentName, length: int, *, padded: bool = False) -> Playable:
         program = self.program

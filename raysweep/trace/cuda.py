@@ -80,9 +80,15 @@ def cuda_paths(
             key, value = repeat_kv(key, groups), repeat_kv(value, groups)
             out = _masked_attention(query, key, value, attention_mask, recorder)
         elif kernels["attention"] == _MATH_PATH:
-            found: tuple[torch.Tensor, None] = sdpa_attention_forward(
-                module, query, key, value, None, dropout, scaling, **others
-            )
+            # The mask is added to the scores in place (aten/src/ATen/native/transformers/attention.cpp,
+            # _scaled_dot_product_attention_math): no other sum is made within.
+            with (
+                recorder.adding_in_place(),
+                recorder.standing_in({torch.ops.aten._safe_softmax.default: _safe_softmax}),
+            ):
+                found: tuple[torch.Tensor, None] = sdpa_attention_forward(
+                    module, query, key, value, None, dropout, scaling, **others
+                )
             return found
         else:
             out = _FusedAttention.apply(query, key, value, None, recorder)  # type: ignore[no-untyped-call]  # torch's
@@ -160,6 +166,18 @@ def traced_attention(setting: StepSetting, config: PretrainedConfig, *, padded: 
     if setting.attention is Attention.SDPA and not half and grouped:
         return TRACED_ATTENTION, _MATH_PATH
     return TRACED_ATTENTION, "sdpa: fused kernel" if setting.attention is Attention.SDPA else _FLASH_ATTN
+
+
+def _safe_softmax(scores: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A softmax that is zero where all scores of a row are masked: the kernel looks for such rows.
+
+    Source: aten/src/ATen/native/transformers/attention.cpp, _safe_softmax.
+    """
+    out = torch.softmax(scores, dim, dtype)
+    masked = torch.empty_like(scores, dtype=torch.bool)
+    kept = masked.all(dim, keepdim=True), torch.empty((), dtype=out.dtype, device=out.device)
+    del masked, kept
+    return out
 
 
 def _cuda_dropout(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:

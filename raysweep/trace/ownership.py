@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from raysweep.errors import NotForecastError
 from raysweep.memory.program import SEGMENTS, Category, Op, SegmentName
-from raysweep.trace.recorder import CUBLAS_WORKSPACE, EMPTY_CACHE, Recorded, freed
+from raysweep.trace.recorder import EMPTY_CACHE, WORKSPACES, Recorded, freed
 from raysweep.trace.tracing import Recording
 
 
@@ -45,8 +45,8 @@ class Ownership:
 
 
 def is_alike(recording: Recording) -> bool:
-    """Return whether the micro-step after an optimizer's step did what the first one did, cuBLAS's workspaces apart."""
-    workspace = np.array([label.op == CUBLAS_WORKSPACE for label in recording.labels])[recording.label]
+    """Return whether the micro-step after an optimizer's step did as the first one, libraries' workspaces apart."""
+    workspace = np.array([label.op in WORKSPACES for label in recording.labels])[recording.label]
     found = []
     for name in (SegmentName.FIRST_MICRO, SegmentName.MICRO):
         op, number = columns(recording.segments[name])

@@ -70,7 +70,7 @@ def bitsandbytes_paths(recorder: Recorder, setting: StepSetting) -> Iterator[Non
     paged = pages.get_instance().paged_tensors
     before = len(paged)
     operations = torch.ops.bitsandbytes
-    recorder.stand_ins = {
+    stand_ins: dict[Any, Callable[..., Any]] = {
         operations.quantize_4bit.default: _quantize_4bit,
         operations.quantize_blockwise.default: _quantize_blockwise,
         operations.gemm_4bit.default: _gemm_4bit(recorder),
@@ -84,10 +84,10 @@ def bitsandbytes_paths(recorder: Recorder, setting: StepSetting) -> Iterator[Non
             ("prefetch_tensor", _no_kernel),
         ):
             stack.enter_context(replaced(kernels, name, value))
+        stack.enter_context(recorder.standing_in(stand_ins))
         try:
             yield
         finally:
-            recorder.stand_ins = {}
             del paged[before:]  # bitsandbytes keeps every paged state for good
 
 

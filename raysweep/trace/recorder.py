@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import bisect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -16,10 +17,20 @@ from torch.utils._pytree import tree_iter
 
 from raysweep.memory.program import Category, Label, LabelTable, SegmentName, Work
 from raysweep.step.observer import Phase
+from raysweep.trace.gradients import ADD, ADD_IN_PLACE, holders_of_an_unshared_gradient, is_added_in_place
 from raysweep.trace.operations import DEVICE, Known, OpKind, signature
 
 CUBLAS_WORKSPACE = "cublas_workspace"
 """The op that stands for cuBLAS taking its workspace; replays give it the size that the device's chip has."""
+CUBLASLT_WORKSPACE = "cublaslt_workspace"
+"""The op that stands for cuBLASLt taking its own, ``CUBLASLT_WORKSPACE_BYTES``."""
+WORKSPACES = (CUBLAS_WORKSPACE, CUBLASLT_WORKSPACE)
+CUBLASLT_WORKSPACE_BYTES = 1 << 20
+"""On every chip, unless ``CUBLASLT_WORKSPACE_SIZE`` says otherwise.
+
+Source: aten/src/ATen/cuda/CublasHandlePool.cpp, parseCUDABlasLtWorkspaceSize; measured with torch 2.11: layers with a
+bias hold 1 MiB more in each thread that runs them.
+"""
 
 _MATRIX_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear"}
 _LOSS_LAYER = -1
@@ -72,11 +83,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's _
         self._layer_starts: list[int] = []
         self._layers: list[int] = []
         self._layer: int | None = None
-        self._workspaces: set[str] = set()
+        self._workspaces: set[tuple[str, str]] = set()
+        self._adds_in_place = False
+        self._alone = holders_of_an_unshared_gradient()
         self._kinds: dict[Any, OpKind] = {}
         self._known: dict[Any, Known] = {}
-        self.stand_ins: dict[Any, Callable[..., Any]] = {}
-        """Of operations whose kernels take more than what they return: what to run, and see, in their place."""
+        self._stand_ins: dict[Any, Callable[..., Any]] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -128,7 +140,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's _
             elif event < 0:
                 number = freed(event)
                 repeated.events.append(freed(copies.get(number, number)))
-            elif self.labels.label(self.label_of[event]).op != CUBLAS_WORKSPACE:
+            elif self.labels.label(self.label_of[event]).op not in WORKSPACES:
                 copies[event] = len(self.nbytes)
                 repeated.events.append(len(self.nbytes))
                 self.nbytes.append(self.nbytes[event])
@@ -223,9 +235,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's _
         slow Python.
         """
         kwargs = kwargs or {}
-        if self.stand_ins and func in self.stand_ins:
+        in_place = func is ADD and (self._adds_in_place or is_added_in_place(args[0], self._alone))
+        if in_place:
+            func = ADD_IN_PLACE
+        if self._stand_ins and func in self._stand_ins:
             with self:
-                return self.stand_ins[func](*args, **kwargs)
+                return self._stand_ins[func](*args, **kwargs)
         kind = self._kinds.get(func)
         if kind is None:
             kind = self._kinds[func] = OpKind.of(func)
@@ -247,8 +262,30 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's _
         work[Work.LAUNCHES] += 1
         work[known.unit] += known.amount
         if kind.name in _MATRIX_PRODUCTS:
-            self._take_workspace()
-        return out
+            if _adds_a_bias(kind.name, args):
+                self._take_workspace(CUBLASLT_WORKSPACE, CUBLASLT_WORKSPACE_BYTES)
+            else:
+                self._take_workspace(CUBLAS_WORKSPACE, 0)
+        # Autograd asked for a new tensor: it gets one, of the same memory.
+        return out.detach() if in_place else out
+
+    @contextmanager
+    def standing_in(self, stand_ins: dict[Any, Callable[..., Any]]) -> Iterator[None]:
+        """Within, see what stands in for operations whose kernels take more than what they return."""
+        before, self._stand_ins = self._stand_ins, self._stand_ins | stand_ins
+        try:
+            yield
+        finally:
+            self._stand_ins = before
+
+    @contextmanager
+    def adding_in_place(self) -> Iterator[None]:
+        """Within, sums are made in place, as kernels make them that take another way where a dispatch mode looks on."""
+        before, self._adds_in_place = self._adds_in_place, True
+        try:
+            yield
+        finally:
+            self._adds_in_place = before
 
     def _work_here(self) -> list[float]:
         return self.current.work.setdefault(len(self.current.chunks), [0.0] * len(Work))
@@ -257,17 +294,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's _
         """Count work that no operation here shows, such as a kernel's that a stand-in stands for."""
         self._work_here()[kind] += amount
 
-    def _take_workspace(self) -> None:
-        """Record that cuBLAS takes a workspace at a thread's first product: one in the main thread, one in autograd's.
+    def _take_workspace(self, op: str, nbytes: int) -> None:
+        """Record that a library takes a workspace at a thread's first product: in the main thread, and in autograd's.
 
-        Source: aten/src/ATen/cuda/CublasHandlePool.cpp, getCurrentCUDABlasHandle.
+        Source: aten/src/ATen/cuda/CublasHandlePool.cpp, getCurrentCUDABlasHandle and getCUDABlasLtWorkspace.
         """
-        thread = "backward" if self._phase is Phase.BACKWARD else "main"
-        if thread not in self._workspaces and self._phase is not Phase.LOAD:
-            self._workspaces.add(thread)
-            self.allocate(
-                0, Label(category=Category.WORKSPACE, phase=self._phase.value, layer=None, op=CUBLAS_WORKSPACE)
-            )
+        taken = op, "backward" if self._phase is Phase.BACKWARD else "main"
+        if taken not in self._workspaces and self._phase is not Phase.LOAD:
+            self._workspaces.add(taken)
+            self.allocate(nbytes, Label(category=Category.WORKSPACE, phase=self._phase.value, layer=None, op=op))
+
+
+def _adds_a_bias(op: str, args: tuple[Any, ...]) -> bool:
+    """Return whether a product goes to cuBLASLt, which adds a layer's bias on the way.
+
+    Source: aten/src/ATen/native/cuda/Blas.cpp, addmm_out_cuda_impl.
+    """
+    return op == "addmm" and args[0].dim() == 1
 
 
 _ACCUMULATE_GRAD = 1 << 62

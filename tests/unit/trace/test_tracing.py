@@ -20,6 +20,8 @@ from raysweep.setting import (
     Weights,
 )
 from raysweep.trace.build import model_program
+from raysweep.trace.recorder import CUBLASLT_WORKSPACE_BYTES
+from raysweep.trace.tracing import trace
 
 RANK_8 = AdapterSetting(rank=8)
 
@@ -43,6 +45,46 @@ def test_components_hold_what_the_step_says(tiny):
     assert parts[Category.ADAPTER] == pytest.approx(4 * trained, rel=0.02)
     assert parts[Category.OPTIMIZER] == pytest.approx(2 * 4 * trained, rel=0.02)
     assert parts[Category.WORKSPACE] == 2 * 32 * 2**20
+
+
+def test_layers_with_a_bias_take_a_workspace_more_in_each_thread(tiny):
+    biased, plain = (
+        peaks(tiny(attention_bias=bias), StepSetting(adapter=RANK_8, checkpointing=Checkpointing.GPU), 300)
+        for bias in (True, False)
+    )
+    more = biased.components_bytes[Category.WORKSPACE] - plain.components_bytes[Category.WORKSPACE]
+    assert more == 2 * CUBLASLT_WORKSPACE_BYTES
+
+
+def test_where_no_layer_runs_again_autograds_thread_adds_no_bias(tiny):
+    step = StepSetting(adapter=RANK_8, checkpointing=Checkpointing.NONE)
+    parts = peaks(tiny(attention_bias=True), step, 300).components_bytes
+    assert parts[Category.WORKSPACE] == 2 * 32 * 2**20 + CUBLASLT_WORKSPACE_BYTES
+
+
+def test_a_warm_process_has_the_workspaces_already(tiny):
+    step = StepSetting(adapter=RANK_8, checkpointing=Checkpointing.GPU)
+    replayer = Replayer(model_program("tiny", tiny(attention_bias=True), step, [300]))
+    cold, warm = (
+        replayer.steady(300, accumulation=1, conditions=Conditions(warm_process=warm)).components_bytes
+        for warm in (False, True)
+    )
+    # The events that stand for them are still played, of the least size there is.
+    assert warm[Category.WORKSPACE] == cold[Category.WORKSPACE] + 4 * 512
+
+
+def test_the_math_path_adds_its_mask_to_the_scores_in_place(tiny):
+    step = StepSetting(adapter=RANK_8, weights=Weights.FP32, checkpointing=Checkpointing.NONE)
+    recording = trace(tiny(), step, 100, whole=False)
+    scores = 4 * 8 * 100 * 100
+    made = [
+        (recording.labels[recording.label[n]].op, int(recording.nbytes[n]))
+        for n in recording.segments[SegmentName.FIRST_MICRO].events
+        if n >= 0 and recording.labels[recording.label[n]].phase == "forward"
+    ]
+    assert [op for op, nbytes in made if nbytes == scores] == ["bmm", "softmax"] * 2
+    # The softmax looks for rows of which all is masked: a byte a score.
+    assert [op for op, nbytes in made if nbytes == scores // 4].count("empty_like") == 2
 
 
 def test_dropout_keeps_a_byte_an_element(tiny):
