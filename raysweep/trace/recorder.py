@@ -33,6 +33,11 @@ bias hold 1 MiB more in each thread that runs them.
 """
 
 _MATRIX_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear"}
+_LAST_FIRST = {"native_dropout"}
+"""Kernels that take memory for the last of what they return first.
+
+Source: aten/src/ATen/native/cuda/Dropout.cu, dropout_cuda: the mask, then the output.
+"""
 _LOSS_LAYER = -1
 
 EMPTY_CACHE = -1
@@ -255,7 +260,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's _
                 self._known[key] = known
         else:
             out = known.again()
-        for tensor in (out,) if isinstance(out, torch.Tensor) else tree_iter(out):
+        made = (out,) if isinstance(out, torch.Tensor) else tree_iter(out)
+        for tensor in reversed(tuple(made)) if kind.name in _LAST_FIRST else made:
             if isinstance(tensor, torch.Tensor):
                 self.see(tensor, kind.name)
         work = self._work_here()

@@ -21,13 +21,17 @@ from raysweep.setting import (
 )
 from raysweep.trace.build import model_program
 from raysweep.trace.recorder import CUBLASLT_WORKSPACE_BYTES
-from raysweep.trace.tracing import trace
+from raysweep.trace.tracing import Recording, trace
 
 RANK_8 = AdapterSetting(rank=8)
 
 
 def peaks(config, setting: StepSetting, length: int):
     return Replayer(model_program("tiny", config, setting, [length])).steady(length, accumulation=setting.accumulation)
+
+
+def op_of(recording: Recording, number: int) -> str:
+    return recording.labels[recording.label[number]].op
 
 
 # --- components
@@ -77,11 +81,9 @@ def test_the_math_path_adds_its_mask_to_the_scores_in_place(tiny):
     step = StepSetting(adapter=RANK_8, weights=Weights.FP32, checkpointing=Checkpointing.NONE)
     recording = trace(tiny(), step, 100, whole=False)
     scores = 4 * 8 * 100 * 100
-    made = [
-        (recording.labels[recording.label[n]].op, int(recording.nbytes[n]))
-        for n in recording.segments[SegmentName.FIRST_MICRO].events
-        if n >= 0 and recording.labels[recording.label[n]].phase == "forward"
-    ]
+    events = recording.segments[SegmentName.FIRST_MICRO].events
+    made = [(op_of(recording, n), int(recording.nbytes[n])) for n in events if n >= 0]
+    made = made[: next(i for i, (op, _) in enumerate(made) if op == "_log_softmax")]
     assert [op for op, nbytes in made if nbytes == scores] == ["bmm", "softmax"] * 2
     # The softmax looks for rows of which all is masked: a byte a score.
     assert [op for op, nbytes in made if nbytes == scores // 4].count("empty_like") == 2
@@ -95,6 +97,15 @@ def test_dropout_keeps_a_byte_an_element(tiny):
     # A layer's seven adapted projections each keep a mask of their input; at the peak the last layer's widest is gone.
     inputs = 6 * 256 + 768
     assert more[1] - more[0] == length * (2 * inputs - 768)
+
+
+def test_dropout_takes_its_mask_before_its_output(tiny):
+    step = StepSetting(adapter=AdapterSetting(rank=8, dropout=0.1), checkpointing=Checkpointing.NONE)
+    recording = trace(tiny(), step, 100, whole=False)
+    events = recording.segments[SegmentName.FIRST_MICRO].events
+    made = [int(recording.nbytes[n]) for n in events if n >= 0 and op_of(recording, n) == "native_dropout"]
+    # The output of an adapter in fp32 has four bytes an element.
+    assert [4 * mask for mask in made[::2]] == made[1::2]
 
 
 def test_the_tokens_are_the_micro_steps_own(tiny):
