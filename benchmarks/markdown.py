@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 BYTES_PER_GB = 1e9
+NEXT_TO_NOTHING = 1e-4
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -21,5 +22,6 @@ def gb(size_bytes: int | None) -> str:
 
 
 def worst(shares: Iterable[float]) -> str:
-    """Return the largest share, without its sign."""
-    return f"{max((abs(share) for share in shares), default=0.0):.2%}"
+    """Return the largest share, without its sign; two more places where it is next to nothing."""
+    largest = max((abs(share) for share in shares), default=0.0)
+    return f"{largest:.4%}" if largest < NEXT_TO_NOTHING else f"{largest:.2%}"
