@@ -10,7 +10,7 @@ from reference_files import program_of, records_of
 from raysweep.decision.verification import PeakCheck, needed_lengths, padded_steps, verify
 from raysweep.setting import AllocatorSetting
 
-ALLOCATED_SHARE, RESERVED_SHARE = 0.003, 0.005
+ALLOCATED_SHARE, RESERVED_SHARE = 3e-4, 0.005
 PADDED = "data-probes/llama-1b"
 FOLDERS = (PADDED, "data-probes/qwen-7b", "data-probes/mistral-7b-nf4", "data-probes/gemma-2b-nf4")
 

@@ -41,10 +41,9 @@ CELLS = [
 ]
 REFUSED = [(family, record) for family, record in MEASURED if not is_covered(record)]
 
-ALLOCATED_SHARE, RESERVED_SHARE = 0.003, 0.005
-HANGS_SHARE = 0.015
-"""How far the measured reserved peak may lie beyond the range, where fp32 or eager attention makes it hang on holes
-among the weights; the worst of the five cells measured lies 1.04 % beyond."""
+ALLOCATED_SHARE, RESERVED_SHARE = 1e-5, 0.004
+HANGS_SHARE = 0.008
+"""How far the measured reserved peak of weights in nf4 may lie beyond the range: two of the cells lie 0.70 % beyond."""
 
 ORDERS = 50
 """Of segments, at random, for cells whose measured peak none of the forecast's own few orders gives."""
@@ -78,8 +77,8 @@ def test_the_allocated_peak_is_the_measured_one(check: PeakCheck) -> None:
 
 def test_the_reserved_peak_is_the_measured_one(check: PeakCheck) -> None:
     step = check.record.step
-    if step.weights is Weights.FP32 or step.attention is Attention.EAGER:
-        assert abs(check.reserved_beyond_share) <= HANGS_SHARE
+    if step.attention is Attention.EAGER:
+        assert check.reserved_beyond_share == 0
     elif step.weights is Weights.NF4 and abs(check.reserved_beyond_share) > RESERVED_SHARE:
         # Two cells lie 0.7 % beyond the range, which is not explained. That some order gives the measured peak to the
         # byte says no more than that the traced events can lead there.
