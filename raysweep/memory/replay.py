@@ -120,7 +120,7 @@ class Replayer:
         play = Play(
             self._room({one for p in passes for one in p.micro_steps}),
             conditions,
-            self._own_workspace_bytes(passes[0].lengths[0]) if conditions.warm_process else (),
+            self._own_workspace_bytes(*passes[0].micro_steps[0]) if conditions.warm_process else (),
         )
         played: list[_Played] = []
         for pass_index, one in enumerate(passes):
@@ -167,8 +167,8 @@ class Replayer:
         """Return how many events a micro-step has: what a replay's time hangs on."""
         return len(self._playable(SegmentName.MICRO, length_tokens).flat.op)
 
-    def _own_workspace_bytes(self, length_tokens: int) -> list[int]:
-        first = self._playable(SegmentName.FIRST_MICRO, length_tokens)
+    def _own_workspace_bytes(self, length_tokens: int, padded: bool) -> list[int]:
+        first = self._playable(SegmentName.FIRST_MICRO, length_tokens, padded=padded)
         return first.own_workspace_bytes(self.program.features(length_tokens))
 
     def _playable(self, name: SegmentName, length: int, *, padded: bool = False) -> Playable:

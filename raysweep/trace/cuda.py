@@ -82,10 +82,7 @@ def cuda_paths(
         elif kernels["attention"] == _MATH_PATH:
             # The mask is added to the scores in place (aten/src/ATen/native/transformers/attention.cpp,
             # _scaled_dot_product_attention_math): no other sum is made within.
-            with (
-                recorder.adding_in_place(),
-                recorder.standing_in({torch.ops.aten._safe_softmax.default: _safe_softmax}),
-            ):
+            with recorder.adding_in_place():
                 found: tuple[torch.Tensor, None] = sdpa_attention_forward(
                     module, query, key, value, None, dropout, scaling, **others
                 )
@@ -120,6 +117,7 @@ def cuda_paths(
     masking_utils.AttentionMaskInterface.register(TRACED_ATTENTION, no_mask if flash else mask)
     with ExitStack() as stack:
         stack.enter_context(bitsandbytes_paths(recorder, setting))
+        stack.enter_context(recorder.standing_in({torch.ops.aten._safe_softmax.default: _safe_softmax}))
         stack.enter_context(replaced(functional, "dropout", _cuda_dropout))
         stack.enter_context(replaced(clip_grad, "_device_has_foreach_support", lambda _: True))
         if hasattr(masking_utils, "find_packed_sequence_indices"):

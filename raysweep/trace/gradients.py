@@ -62,7 +62,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 @cache
 def holders_of_an_unshared_gradient() -> Holders:
     """Return who holds a gradient that nothing but autograd does, as a mode sees it: the dispatch does, in passing."""
-    counting = _Counting()  # type: ignore[no-untyped-call]  # torch's own
+    counting = _Counting()  # type: ignore[no-untyped-call]  # torch's __init__ has no types
     with counting, torch.enable_grad():
         leaf = torch.empty(1, device="meta", requires_grad=True)
         # Of a sine and a cosine the gradients are each made anew.

@@ -69,12 +69,6 @@ def bitsandbytes_paths(recorder: Recorder, setting: StepSetting) -> Iterator[Non
     pages: Any = kernels.GlobalPageManager
     paged = pages.get_instance().paged_tensors
     before = len(paged)
-    operations = torch.ops.bitsandbytes
-    stand_ins: dict[Any, Callable[..., Any]] = {
-        operations.quantize_4bit.default: _quantize_4bit,
-        operations.quantize_blockwise.default: _quantize_blockwise,
-        operations.gemm_4bit.default: _gemm_4bit(recorder),
-    }
     with ExitStack() as stack:
         for name, value in (
             ("name2qmap", {}),
@@ -84,7 +78,7 @@ def bitsandbytes_paths(recorder: Recorder, setting: StepSetting) -> Iterator[Non
             ("prefetch_tensor", _no_kernel),
         ):
             stack.enter_context(replaced(kernels, name, value))
-        stack.enter_context(recorder.standing_in(stand_ins))
+        stack.enter_context(recorder.standing_in({torch.ops.bitsandbytes.gemm_4bit.default: _gemm_4bit(recorder)}))
         try:
             yield
         finally:
@@ -118,29 +112,6 @@ def is_nf4(module: torch.nn.Module) -> bool:
     from bitsandbytes.nn.modules import Linear4bit
 
     return isinstance(module, Linear4bit)
-
-
-def _quantize_4bit(
-    a: torch.Tensor, blocksize: int, quant_type: str, quant_storage: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Take the scales before the packed weight, which is returned before them.
-
-    Source: bitsandbytes/backends/cuda/ops.py, quantize_4bit.
-    """
-    del quant_type
-    scales = torch.empty(-(-a.numel() // blocksize), dtype=torch.float32, device=a.device)
-    packed = torch.empty(((a.numel() + 1) // (quant_storage.itemsize * 2), 1), dtype=quant_storage, device=a.device)
-    return packed, scales
-
-
-def _quantize_blockwise(a: torch.Tensor, code: torch.Tensor, blocksize: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Likewise.
-
-    Source: bitsandbytes/backends/cuda/ops.py, quantize_blockwise.
-    """
-    del code
-    scales = torch.empty(-(-a.numel() // blocksize), dtype=torch.float32, device=a.device)
-    return torch.empty_like(a, dtype=torch.uint8), scales
 
 
 def _gemm_4bit(recorder: Recorder) -> Callable[..., torch.Tensor]:

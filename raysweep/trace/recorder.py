@@ -33,10 +33,11 @@ bias hold 1 MiB more in each thread that runs them.
 """
 
 _MATRIX_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear"}
-_LAST_FIRST = {"native_dropout"}
+_LAST_FIRST = {"native_dropout", "bitsandbytes.quantize_4bit", "bitsandbytes.quantize_blockwise"}
 """Kernels that take memory for the last of what they return first.
 
-Source: aten/src/ATen/native/cuda/Dropout.cu, dropout_cuda: the mask, then the output.
+Source: aten/src/ATen/native/cuda/Dropout.cu, dropout_cuda: the mask, then the output. Of bitsandbytes
+backends/cuda/ops.py, quantize_4bit and quantize_blockwise: the scales, then what is scaled.
 """
 _LOSS_LAYER = -1
 
@@ -243,7 +244,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's _
         in_place = func is ADD and (self._adds_in_place or is_added_in_place(args[0], self._alone))
         if in_place:
             func = ADD_IN_PLACE
-        if self._stand_ins and func in self._stand_ins:
+        if func in self._stand_ins:
             with self:
                 return self._stand_ins[func](*args, **kwargs)
         kind = self._kinds.get(func)
